@@ -52,9 +52,10 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
 }
 
 /// Of an exchange beside products so much is left: its parts are summed, or a copy of them ends
-/// late, and two products start in place of one. Fitted to one step of Qwen2.5-3B on two H100 with
-/// 2,304 exchanges (recipes/BENCHMARKS.md).
-constexpr double kNeverHidden = 12e-6;
+/// late, and two products start in place of one; and its bytes slow the products. Fitted to steps
+/// of Qwen2.5-3B on two and four H200 with micro-batches of 4 and 16 samples
+/// (recipes/BENCHMARKS.md).
+constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
 
 /// Whether these ranks exchange rows by copies.
 bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
@@ -173,10 +174,13 @@ double Simulator::hidden_s(const Action& action) const {
     // action.
     if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
       continue;
+    const Comm comm = comm_of(exchange);
     Demand alone;
-    add_comm(comm_of(exchange), layout_, machine_, alone);
-    sum += std::max(
-        std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s) - kNeverHidden, 0.0);
+    add_comm(comm, layout_, machine_, alone);
+    const double shown =
+        kNeverHidden + static_cast<double>(link_bytes(comm, layout_)) / kHiddenBytesPerS;
+    sum +=
+        std::max(std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s) - shown, 0.0);
   }
   return sum;
 }
@@ -432,12 +436,15 @@ Simulation Simulator::report(Playback playback) {
   return std::move(result_);
 }
 
-/// Of one action outside of a program, with its collectives.
+/// Of one action outside of `program`, with its collectives.
 Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
-                    const Machine& machine) {
-  const Program none;
-  action.comm = collectives_of(action, none, layout, cost);
-  return Simulator(none, layout, cost, machine).demand(action);
+                    const Machine& machine, const Program& program = {}) {
+  action.comm = collectives_of(action, program, layout, cost);
+  return Simulator(program, layout, cost, machine).demand(action);
+}
+
+Action block_action(ActionKind kind, int block, const Layout& layout, const ModelCost& cost) {
+  return {.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
 }
 
 }  // namespace
@@ -503,10 +510,15 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
 
 double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                      const Machine& machine) {
-  return demand_alone(
-             {.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)},
-             layout, cost, machine)
-      .total_s();
+  return demand_alone(block_action(kind, block, layout, cost), layout, cost, machine).total_s();
+}
+
+double block_seconds_beside(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+                            const Machine& machine) {
+  Program beside;
+  beside.actions = {{.kind = kind, .lane = Lane::compute_beside, .block = block}};
+  return demand_alone(block_action(kind, block, layout, cost), layout, cost, machine, beside)
+      .busy_s;
 }
 
 double group_seconds(ActionKind kind, int group, const Layout& layout, const ModelCost& cost,

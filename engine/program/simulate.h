@@ -141,7 +141,11 @@ struct Simulation {
 /// How long a forward, recompute, backward or a part of one takes alone.
 [[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
                                    const ModelCost& cost, const Machine& machine);
-/// Of it, the collectives inside the block.
+/// What of that keeps another micro-batch from running, where two run at once
+/// (ProgramOptions::two_at_once): kernels, and the part of exchanges that nothing hides.
+[[nodiscard]] double block_seconds_beside(ActionKind kind, int block, const Layout& layout,
+                                          const ModelCost& cost, const Machine& machine);
+/// Of block_seconds, the collectives inside the block.
 [[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
                                       const ModelCost& cost, const Machine& machine);
 /// How long the gather, reduction or update of a whole group takes alone.

@@ -33,6 +33,23 @@ ModelCost vit_like_model_of(int micro) {
   return cost;
 }
 
+/// Tensor ranks exchange the rows of each large block, forward and backward.
+ModelCost exchanging(ModelCost cost, int tensor) {
+  if (tensor == 1) return cost;
+  for (BlockCost& block : cost.blocks) {
+    if (block.forward_flops < 1e9) continue;
+    for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {
+      for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter})
+        block.exchanges.push_back({.op = op,
+                                   .axis = CommAxis::tensor,
+                                   .bytes = block.boundary_bytes(),
+                                   .width = 2,
+                                   .pass = pass});
+    }
+  }
+  return cost;
+}
+
 /// A recipe of images with `global` samples a step.
 struct Searched {
   int global = 256;
@@ -45,7 +62,10 @@ struct Searched {
   }
   [[nodiscard]] PlanSource source() const {
     return {.recipe = [this](const auto& settings) { return recipe(settings); },
-            .cost = [](const Recipe& own) { return vit_like_model_of(own.batch.micro); }};
+            .cost =
+                [](const Recipe& own) {
+                  return exchanging(vit_like_model_of(own.batch.micro), own.parallel.tensor);
+                }};
   }
   [[nodiscard]] AutoPlan plan(int ranks, int top = 10) const {
     return search_plan(recipe({"batch.micro=1"}), source(), machine, {.ranks = ranks, .top = top});
@@ -62,7 +82,13 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
   const SearchSpace space{
       .ranks = 48, .ranks_per_node = 8, .blocks = 10, .global = 256, .text = true};
   std::set<int> pipelines, tensors, sequences, micros;
+  int beside = 0;
   for (const PlanChoice& choice : all_choices(space)) {
+    if (choice.concurrent == 2) {
+      CHECK((choice.pipeline == 1 && choice.tensor * choice.sequence > 1));
+      CHECK(2 * choice.micro * choice.data_ranks(48) < 256 + 2 * choice.data_ranks(48));
+      ++beside;
+    }
     CHECK(choice.pipeline * choice.tensor * choice.sequence * choice.data_ranks(48) == 48);
     CHECK(choice.micro * choice.data_ranks(48) < 256 + choice.data_ranks(48) * choice.micro);
     CHECK((choice.shard == 0 || choice.data_ranks(48) % choice.shard == 0));
@@ -71,6 +97,10 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
     sequences.insert(choice.sequence);
     micros.insert(choice.micro);
   }
+  CHECK(beside > 50);
+  SearchSpace serial = space;  // a CPU runs one lane after the other
+  serial.lanes = false;
+  CHECK(std::ranges::all_of(all_choices(serial), [](auto& c) { return c.concurrent == 1; }));
   CHECK(pipelines == std::set{1, 2, 3, 4, 6, 8});
   CHECK(tensors == std::set{1, 2, 3, 4, 6, 8});
   CHECK(*sequences.rbegin() == 48);
@@ -133,6 +163,28 @@ TEST_CASE("a search finds what trying all choices finds", "[program][auto]") {
     return std::tuple(!equal, equal ? axes : 0, row.step_s);
   };
   CHECK(std::ranges::is_sorted(plan.rows, {}, place));
+}
+
+TEST_CASE("two micro-batches at once hide what tensor ranks exchange", "[program][auto]") {
+  const Searched searched{.global = 64};
+  const PlanSource source = searched.source();
+  CostTables tables(source, searched.machine, 4);
+  const auto row = [&](int concurrent) {
+    const PlanChoice choice{.tensor = 4, .micro = 16, .concurrent = concurrent};
+    const Recipe recipe = tables.recipe(choice);
+    const ModelCost& cost = tables.cost(choice, recipe);
+    return simulated_row(choice, recipe, cost, make_strategy(recipe, cost, 4, searched.machine),
+                         searched.machine);
+  };
+  const AutoRow one = row(1), two = row(2);
+  CHECK(two.step_s < 0.9 * one.step_s);
+  CHECK(two.exchange_s < 0.5 * one.exchange_s);
+  CHECK(two.memory > one.memory);
+  const AutoPlan plan = searched.plan(4, 3);
+  const AutoFamily* tensor = family_of(plan, "tensor");
+  const PlanChoice best =
+      tensor != nullptr && tensor->best ? tensor->best->choice : plan.rows.front().choice;
+  CHECK(best.concurrent == 2);
 }
 
 TEST_CASE("4,096 ranks are searched with few simulations", "[program][auto]") {

@@ -238,7 +238,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   }
 
   // Between GPUs of a node that exchange by copies, tensor ranks hide what products run beside, but
-  // for 12 us.
+  // for a little.
   Case beside = c;
   for (Exchange& exchange : beside.cost.blocks[1].exchanges) {
     if (exchange.axis == CommAxis::tensor)

@@ -124,6 +124,7 @@ std::vector<PlanChoice> Search::space() {
   const PublishedModel* published = published_model(recipe_.model.name);
   if (space.experts == 0 && published != nullptr)
     space.experts = static_cast<int>(published->sizes.experts);
+  space.lanes = !machine_.shares_memory;
   const auto global = static_cast<unsigned>(recipe_.batch.global);
   const PlanChoice largest{.micro = static_cast<int>(std::bit_floor(global))};
   const BlockTable* whole = tables_.blocks(largest);
@@ -147,7 +148,8 @@ void Search::bound_all(const std::vector<PlanChoice>& choices) {
   // Of equal ones the simplest.
   std::ranges::stable_sort(candidates_, {}, [](const Candidate& c) {
     const PlanChoice& d = c.choice;
-    return std::tuple(c.bound.step_s, d.pipeline, d.tensor, d.sequence, d.expert, d.zero_stage);
+    return std::tuple(c.bound.step_s, d.pipeline, d.tensor, d.sequence, d.expert, d.concurrent,
+                      d.zero_stage);
   });
 }
 

@@ -135,6 +135,7 @@ nlohmann::ordered_json row_json(const AutoRow& row, const AutoPlan& plan, const 
                                  {"chunks", row.choice.chunks},
                                  {"micro", row.batch.micro},
                                  {"micro_batches", row.batch.micro_batches},
+                                 {"concurrent", row.choice.concurrent},
                                  {"recomputed_blocks", row.recomputed},
                                  {"step_s", row.step_s},
                                  {"compute_s", row.compute_s},
@@ -219,10 +220,11 @@ std::string recipe_fragment(const AutoPlan& plan, const AutoRow& row, const Auto
   return fmt::format(
       "# {} on {} ranks of {}: {} ms a step, {:.1f} GiB on the fullest rank (dstrain plan "
       "--auto).\nparallel:\n  pipeline: {}\n  tensor: {}\n  sequence: {}\n  expert: {}\n  zero: {{ "
-      "stage: {}, shard: {} }}{}\nbatch: {{ global: {}, micro: {} }}\nmemory: {{ recompute: auto "
-      "}}\n",
+      "stage: {}, shard: {} }}{}\nbatch: {{ global: {}, micro: {}, concurrent: {} }}\nmemory: {{ "
+      "recompute: auto }}\n",
       title.recipe, plan.ranks, plan.machine.name, ms(row.step_s), gib(row.memory), c.pipeline,
-      c.tensor, c.sequence, c.expert, c.zero_stage, c.shard, stages, row.batch.global, c.micro);
+      c.tensor, c.sequence, c.expert, c.zero_stage, c.shard, stages, row.batch.global, c.micro,
+      c.concurrent);
 }
 
 }  // namespace dstrain

@@ -11,18 +11,32 @@ namespace {
 /// Adds a rank's part of the means over `ranks`.
 void add_rank(AutoRow& row, const Program& program, const Simulation& played, const Layout& layout,
               const ModelCost& cost, const Machine& machine, double ranks) {
-  double blocks = 0, exchanges = 0;
+  const bool beside = runs_two_at_once(program);
+  double blocks = 0, exchanges = 0, others = 0;  // others: of the compute lane
   for (std::size_t a = 0; a < program.actions.size(); ++a) {
     const Action& action = program.actions[a];
-    if (!runs_block(action.kind)) continue;
-    blocks += played.action_end_s[a] - played.action_start_s[a];
+    const double length = played.action_end_s[a] - played.action_start_s[a];
+    if (!runs_block(action.kind)) {
+      if (action.lane == Lane::compute) others += length;
+      continue;
+    }
+    blocks +=
+        beside ? block_seconds_beside(action.kind, action.block, layout, cost, machine) : length;
     exchanges += exchange_seconds(action.kind, action.block, layout, cost, machine);
     if (action.kind == ActionKind::recompute && action.micro_batch == 0) ++row.recomputed;
   }
-  exchanges = std::min(exchanges, played.exposed_comm_s);
-  row.compute_s += (blocks - exchanges) / ranks;
+  double exposed = played.exposed_comm_s;
+  if (beside) {
+    // Each lane waits while the other one computes. What is left is when neither does.
+    exchanges = std::max(0.0, played.step_s - blocks - others - played.bubble_s);
+    exposed = exchanges;
+  } else {
+    exchanges = std::min(exchanges, exposed);
+    blocks -= exchanges;
+  }
+  row.compute_s += blocks / ranks;
   row.exchange_s += exchanges / ranks;
-  row.exposed_s += (played.exposed_comm_s - exchanges) / ranks;
+  row.exposed_s += (exposed - exchanges) / ranks;
   row.bubble_s += played.bubble_s / ranks;
   row.step_s = std::max(row.step_s, played.step_s);
 }

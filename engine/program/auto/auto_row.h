@@ -14,7 +14,7 @@ struct AutoRow {
   int recomputed = 0, blocks = 0;
   double step_s = 0;
   double compute_s = 0;   ///< blocks
-  double exchange_s = 0;  ///< collectives inside blocks
+  double exchange_s = 0;  ///< collectives inside blocks; of two micro-batches at once, all waits
   double exposed_s = 0;   ///< waits for gathers and reductions, and the norm's sum
   double bubble_s = 0;    ///< waits for other ranks of the pipeline
   double rest_s = 0;      ///< update, and waits for data

@@ -43,12 +43,14 @@ Bytes resting_bytes(const Layout& layout) {
 
 }  // namespace
 
-StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine) {
+StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine,
+                        int concurrent) {
   StageCosts costs = stage_costs(layout, cost, {}, machine);
+  const auto seconds = concurrent > 1 ? block_seconds_beside : block_seconds;
   for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
     ChunkCost& block = costs.blocks[to_index(b)];
-    if (block.weight == 0) continue;
-    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine);
+    block.forward = seconds(ActionKind::forward, b, layout, cost, machine);
+    if (block.input > 0) block.input = seconds(ActionKind::backward, b, layout, cost, machine);
     block.weight = block.later = 0;
   }
   return costs;
@@ -79,7 +81,7 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
   BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
   const Layout layout = layout_of(own, table.cost, ranks_, machine_);
-  const StageCosts costs = joined_costs(layout, table.cost, machine_);
+  const StageCosts costs = joined_costs(layout, table.cost, machine_, choice.concurrent);
   std::vector<double> forwards;
   for (const ChunkCost& block : costs.blocks) {
     const double sample_s = block.all() / choice.micro;
@@ -96,7 +98,7 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
 }
 
 const BlockTable* CostTables::blocks(const PlanChoice& choice) {
-  const DegreesKey key = degrees(choice);
+  const BlocksKey key = lengths(choice);
   auto found = blocks_.find(key);
   if (found == blocks_.end()) {
     std::optional<BlockTable> table;

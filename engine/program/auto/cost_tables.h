@@ -32,9 +32,10 @@ struct LayoutTable {
   Bytes states = 0;  ///< of the average pipeline rank, at rest
 };
 
-/// Seconds and bytes of each block whose backward is run at once, as without a pipeline.
+/// Seconds and bytes of each block whose backward is run at once, as without a pipeline; with two
+/// micro-batches at once, what a block keeps from the other one.
 [[nodiscard]] StageCosts joined_costs(const Layout& layout, const ModelCost& cost,
-                                      const Machine& machine);
+                                      const Machine& machine, int concurrent);
 
 /// What a rule says of the choice that it refuses, without its hint.
 [[nodiscard]] std::string reason_of(const Error& error);
@@ -54,7 +55,7 @@ class CostTables {
   /// largest micro-batch. Nothing where rules refuse it, refusal() says why.
   const BlockTable* blocks(const PlanChoice& choice);
   [[nodiscard]] const std::string& refusal(const PlanChoice& choice) const {
-    return refusals_.at(degrees(choice));
+    return refusals_.at(lengths(choice));
   }
   /// The same for the states. Only where blocks() has a table.
   const LayoutTable* layout(const PlanChoice& choice);
@@ -64,11 +65,13 @@ class CostTables {
 
  private:
   using DegreesKey = std::tuple<int, int, int, bool>;
+  using BlocksKey = std::tuple<DegreesKey, int>;
   using SharesKey = std::tuple<int, int, int, int, int, int>;
   /// What the model's cost follows from. Without a pipeline small blocks share groups.
   [[nodiscard]] DegreesKey degrees(const PlanChoice& c) const {
     return {c.tensor, c.sequence, c.expert, small_blocks_ && c.pipeline > 1};
   }
+  [[nodiscard]] BlocksKey lengths(const PlanChoice& c) const { return {degrees(c), c.concurrent}; }
   static SharesKey shares(const PlanChoice& c) {
     return {c.tensor, c.sequence, c.expert, c.pipeline, c.zero_stage, c.shard};
   }
@@ -80,9 +83,9 @@ class CostTables {
   int ranks_;
   bool small_blocks_;
   std::map<std::tuple<DegreesKey, int>, ModelCost> costs_;
-  std::map<DegreesKey, std::optional<BlockTable>> blocks_;
+  std::map<BlocksKey, std::optional<BlockTable>> blocks_;
   std::map<SharesKey, std::optional<LayoutTable>> layouts_;
-  std::map<DegreesKey, std::string> refusals_;
+  std::map<BlocksKey, std::string> refusals_;
   std::map<SharesKey, std::string> layout_refusals_;
 };
 

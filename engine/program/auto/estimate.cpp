@@ -40,7 +40,7 @@ class Estimator {
         machine_(machine),
         layout_(table.layout),
         micro_batches_(micro_batches),
-        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine)
+        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine, choice.concurrent)
                                     : stage_costs(layout_, cost, {}, machine)) {}
 
   Estimate make();
@@ -163,7 +163,8 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
 /// Memory of a rank; blocks run forward again, those first that free most per second, until it
 /// fits. The seconds of that.
 double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate) const {
-  ProgramOptions one = {.micro_batches = 1};
+  ProgramOptions one = {.micro_batches = choice_.concurrent};
+  one.two_at_once = choice_.concurrent == 2;
   if (choice_.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
   const Program program = training_program(layout_, cost_, one, rank);
@@ -177,7 +178,7 @@ double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate)
         std::max(workspace, workspace_of(ActionKind::backward, cost_.blocks[to_index(b)], true));
     stage_bytes += costs_.blocks[to_index(b)].held;
   }
-  const double held = played.times.held[to_index(rank)];
+  const double held = choice_.concurrent * played.times.held[to_index(rank)];
   const double under_way = stage_bytes > 0 ? std::max(1.0, held / stage_bytes) : 1;
   const Bytes batches = cost_.batch_bytes * std::min(micro_batches_ - 1, 2 * choice_.pipeline - 1);
   double bytes = static_cast<double>(limit.fixed + ledger.allocated() - ledger.activations +

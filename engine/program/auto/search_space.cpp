@@ -41,10 +41,18 @@ void add_layout(std::vector<PlanChoice>& list, const SearchSpace& space, PlanCho
   const int data = choice.data_ranks(space.ranks);
   const int samples = (space.global + data - 1) / data;
   const int line = std::min(choice.tensor * choice.sequence, space.ranks_per_node);
+  const bool beside = space.lanes && space.experts == 0 && choice.pipeline == 1 &&
+                      choice.tensor * choice.sequence > 1;
   for (const Sharing& sharing : sharings(data, line, space.ranks_per_node)) {
     choice.zero_stage = sharing.stage;
     choice.shard = sharing.shard;
-    for (choice.micro = 1; choice.micro <= samples; choice.micro *= 2) list.push_back(choice);
+    for (choice.micro = 1; choice.micro <= samples; choice.micro *= 2) {
+      choice.concurrent = 1;
+      list.push_back(choice);
+      if (!beside || 2 * choice.micro > samples) continue;
+      choice.concurrent = 2;
+      list.push_back(choice);
+    }
   }
 }
 
@@ -63,6 +71,7 @@ std::vector<std::string> settings(const PlanChoice& choice) {
       "parallel.stages.layers=[]",
       "parallel.stages.in_flight=0",
       fmt::format("batch.micro={}", choice.micro),
+      fmt::format("batch.concurrent={}", choice.concurrent),
       "memory.recompute=auto"};
   return list;
 }
@@ -78,6 +87,7 @@ std::string describe(const PlanChoice& choice, int ranks) {
   axis("data", choice.data_ranks(ranks));
   if (text.empty()) text = "1 rank";
   if (choice.expert > 1) text += fmt::format(" (expert {})", choice.expert);
+  if (choice.concurrent > 1) text += ", two at once";
   return text;
 }
 

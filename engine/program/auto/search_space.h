@@ -13,6 +13,7 @@ struct PlanChoice {
   int zero_stage = 0;
   int shard = 0;  ///< as parallel.zero.shard
   int micro = 1;
+  int concurrent = 1;  ///< as batch.concurrent
   // Of a pipeline, once it is known.
   ScheduleName schedule = ScheduleName::automatic;
   int chunks = 0;  ///< of each rank; 0: not known
@@ -34,10 +35,11 @@ struct SearchSpace {
   int global = 1;     ///< samples of a step
   bool text = false;  ///< samples are sequences
   int experts = 0;    ///< of a layer; 0: none
+  bool lanes = true;  ///< work on two lanes runs at once, as on a GPU
 };
 /// All choices whose degrees multiply to the ranks: tensor within a node, sequence up to 64, ZeRO
-/// over all data ranks and over those of a node, micro-batches in powers of two. Schedules are
-/// left open.
+/// over all data ranks and over those of a node, micro-batches in powers of two, and two of them at
+/// once where ranks exchange inside blocks. Schedules are left open.
 [[nodiscard]] std::vector<PlanChoice> all_choices(const SearchSpace& space);
 
 /// The layouts that are shown whatever their time: pipeline 2 on two ranks, pipeline 2 x tensor 2
