@@ -1,4 +1,4 @@
-"""Offload changes no bit: losses and gradient norms of steps with states, parameters and inputs of blocks in pinned
+"""Offload changes no bit: losses and gradient norms of steps, and losses of evaluations, with states, parameters and inputs of blocks in pinned
 memory, pageable memory and files equal those with everything on the device, with and without CUDA graphs.
 
     DSTRAIN=dstrain python3 test/gpu/offload_test.py [RANKS [STAGE [STATES]]]
@@ -19,12 +19,13 @@ RANKS = int(sys.argv[1]) if sys.argv[1:] else 1
 KEY = "memory.offload."
 RECIPE = "recipes/bloom/bloom-560m_random.yaml"
 # 256 tokens: cuDNN's attention adds the parts of longer sequences in no fixed order.
-BASE = ["data.sequence=256", f"batch.global={32 * RANKS}", "batch.micro=16", "run.steps=12", "optimizer.clip_norm=0.5",
-        "memory.recompute=blocks"]
+# The evaluation reads parameters while the updates of the last step may still be under way.
+BASE = ["data.sequence=256", f"data.samples={400 * RANKS}", f"batch.global={32 * RANKS}", "batch.micro=16", "run.steps=12", "run.evaluate=6",
+        "optimizer.clip_norm=0.5", "memory.recompute=blocks"]
 
 
 def steps(folder, overrides, graphs=True):
-    """(loss, gradient norm) of each step."""
+    """(loss, gradient norm) of each step, (loss, samples) of each evaluation."""
     output = os.path.join(folder, "runs")
     shutil.rmtree(output, ignore_errors=True)
     words = [word for override in [f"run.output={output}", *BASE, *overrides] for word in ("--set", override)]
@@ -32,7 +33,11 @@ def steps(folder, overrides, graphs=True):
     run = support.run("launch", RECIPE, "--ranks", RANKS, *words, timeout=200, env=environment)
     if run.returncode != 0:
         sys.exit(f"{overrides}: exit code {run.returncode}\n{run.stderr[-2000:]}")
-    return [(step["loss"], step["grad_norm"]) for step in support.metrics(support.only_run(output)).values()]
+    directory = support.only_run(output)
+    made = [(step["loss"], step["grad_norm"]) for step in support.metrics(directory).values()]
+    evaluated = [(evaluation["loss"], evaluation["samples"]) for evaluation in support.metrics(directory, "evaluation").values()]
+    assert (len(made), len(evaluated)) == (12, 2), (made, evaluated)
+    return made, evaluated
 
 
 def cases(ways):
@@ -78,11 +83,10 @@ def main():
             base = ["precision.states=" + states, f"parallel.zero.stage={stage}"]
             if (stage, states) not in expected:
                 expected[stage, states] = steps(folder, base)
-                assert len(expected[stage, states]) == 12, expected
             found = steps(folder, base + ways[name], graphs)
-            assert len(found) == 12, found
-            wrong = [i for i, step in enumerate(expected[stage, states]) if found[i] != step]
-            note = "equal" if not wrong else f"differs from step {wrong[0]} on"
+            wrong = [f"{what} {i + 1}" for what, own, others in zip(("step", "evaluation"), found, expected[stage, states])
+                     for i in range(len(own)) if own[i] != others[i]]
+            note = "equal" if not wrong else f"differs from {wrong[0]} on"
             what = f"{RANKS} ranks, stage {stage}, {states} states, {name}{'' if graphs else ', no graphs'}"
             print(f"{what}: {note}", flush=True)
             if wrong:
