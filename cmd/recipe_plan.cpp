@@ -7,7 +7,6 @@
 #include "recipes/schema/phases.h"
 
 namespace dstrain {
-
 namespace {
 
 Machine named_machine(const std::string& name, bool on_cpu) {

@@ -49,29 +49,27 @@ struct Driver {
   }
 };
 
-using Operations = std::vector<CUstreamBatchMemOpParams>;
+using Operation = CUstreamBatchMemOpParams;
 
-void add_writes(const std::vector<std::uintptr_t>& words, std::uint32_t value, Operations& to) {
-  for (const std::uintptr_t word : words) {
-    CUstreamBatchMemOpParams& write = to.emplace_back();
-    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    write.writeValue.address = word;
-    write.writeValue.value = value;
-  }
+Operation write_of(std::uintptr_t word, std::uint32_t value) {
+  Operation write{};
+  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  write.writeValue.address = word;
+  write.writeValue.value = value;
+  return write;
 }
 
-void add_waits(const std::vector<std::uintptr_t>& words, std::uint32_t value, Operations& to) {
-  for (const std::uintptr_t word : words) {
-    CUstreamBatchMemOpParams& wait = to.emplace_back();
-    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    wait.waitValue.address = word;
-    wait.waitValue.value = value;
-    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-  }
+Operation wait_for(std::uintptr_t word, std::uint32_t value) {
+  Operation wait{};
+  wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  wait.waitValue.address = word;
+  wait.waitValue.value = value;
+  wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return wait;
 }
 
 /// In their order, behind what `stream` did before. Error text; null: none.
-const char* operate(Operations operations, cudaStream_t stream) {
+const char* operate(std::vector<Operation> operations, cudaStream_t stream) {
   const Driver& driver = Driver::get();
   const CUresult result =
       driver.operate(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
@@ -82,8 +80,8 @@ const char* operate(Operations operations, cudaStream_t stream) {
 }
 
 const char* write_ones(const std::vector<std::uintptr_t>& words, cudaStream_t stream) {
-  Operations writes;
-  add_writes(words, 1, writes);
+  std::vector<Operation> writes;
+  for (const std::uintptr_t word : words) writes.push_back(write_of(word, 1));
   return operate(std::move(writes), stream);
 }
 
@@ -229,11 +227,11 @@ const char* PeerMemory::receive(void* stream, bool by_driver) {
     auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
     return await_words(words, size, stream);
   }
-  std::vector<std::uintptr_t> words;
-  for (int peer = 0; peer < size; ++peer) words.push_back(word(rank_, peer, last_));
-  Operations operations;
-  add_waits(words, 1, operations);
-  add_writes(words, 0, operations);
+  std::vector<Operation> operations;
+  for (int peer = 0; peer < size; ++peer)
+    operations.push_back(wait_for(word(rank_, peer, last_), 1));
+  for (int peer = 0; peer < size; ++peer)
+    operations.push_back(write_of(word(rank_, peer, last_), 0));
   return operate(std::move(operations), on);
 }
 

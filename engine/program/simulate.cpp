@@ -443,10 +443,6 @@ Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
   return Simulator(program, layout, cost, machine).demand(action);
 }
 
-Action block_action(ActionKind kind, int block, const Layout& layout, const ModelCost& cost) {
-  return {.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
-}
-
 }  // namespace
 
 double host_memory_rate(const Layout& layout, const Machine& machine, double alone) {
@@ -509,16 +505,13 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
 }
 
 double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
-                     const Machine& machine) {
-  return demand_alone(block_action(kind, block, layout, cost), layout, cost, machine).total_s();
-}
-
-double block_seconds_beside(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
-                            const Machine& machine) {
+                     const Machine& machine, bool two_at_once) {
+  const Action action{
+      .kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
+  if (!two_at_once) return demand_alone(action, layout, cost, machine).total_s();
   Program beside;
   beside.actions = {{.kind = kind, .lane = Lane::compute_beside, .block = block}};
-  return demand_alone(block_action(kind, block, layout, cost), layout, cost, machine, beside)
-      .busy_s;
+  return demand_alone(action, layout, cost, machine, beside).busy_s;
 }
 
 double group_seconds(ActionKind kind, int group, const Layout& layout, const ModelCost& cost,

@@ -138,14 +138,13 @@ struct Simulation {
 [[nodiscard]] std::vector<Simulation> simulate(std::span<const Program> line, const Layout& layout,
                                                const ModelCost& cost, const Machine& machine);
 
-/// How long a forward, recompute, backward or a part of one takes alone.
+/// How long a forward, recompute, backward or a part of one takes alone; with two micro-batches at
+/// once (ProgramOptions::two_at_once) what of that keeps the other one from running: kernels, and
+/// the part of exchanges that nothing hides.
 [[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
-                                   const ModelCost& cost, const Machine& machine);
-/// What of that keeps another micro-batch from running, where two run at once
-/// (ProgramOptions::two_at_once): kernels, and the part of exchanges that nothing hides.
-[[nodiscard]] double block_seconds_beside(ActionKind kind, int block, const Layout& layout,
-                                          const ModelCost& cost, const Machine& machine);
-/// Of block_seconds, the collectives inside the block.
+                                   const ModelCost& cost, const Machine& machine,
+                                   bool two_at_once = false);
+/// Of one alone, the collectives inside the block.
 [[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
                                       const ModelCost& cost, const Machine& machine);
 /// How long the gather, reduction or update of a whole group takes alone.

@@ -23,7 +23,7 @@ ChunkCost cost_of_block(int block, const Layout& layout, const ModelCost& cost,
                         const ProgramOptions& options, const Machine& machine) {
   const BlockCost& own = cost.blocks[to_index(block)];
   const auto seconds = [&](ActionKind kind) {
-    return block_seconds(kind, block, layout, cost, machine);
+    return block_seconds(kind, block, layout, cost, machine, options.two_at_once);
   };
   ChunkCost result{
       .forward = seconds(ActionKind::forward), .input = 0, .weight = 0, .held = 0, .later = 0};

@@ -5,10 +5,9 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import tempfile
 
-from support import DSTRAIN, ROOT, expect_success, free_port, losses, metrics, only_run, rank_processes, run, start
+from support import DSTRAIN, expect_success, losses, metrics, only_run, rank_processes, run, start, start_ranks
 
 RECIPE = """
 model:     { name: vit-tiny, layers: 2, width: 32, heads: 2, mlp_width: 64, classes: 10, image_size: 8, patch_size: 4, channels: 1 }
@@ -45,12 +44,7 @@ def state(run_directory, step):
 
 def check_torchrun(recipe, scratch, expected):
     """Ranks that somebody else has started."""
-    port = free_port()
-    ranks = [subprocess.Popen([DSTRAIN, "engine", str(recipe), "--set", f"run.output={scratch / 'torchrun'}"], cwd=ROOT,
-                              env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True) for r in range(2)]
-    for rank in ranks:
+    for rank in start_ranks([DSTRAIN, "engine", recipe, "--set", f"run.output={scratch / 'torchrun'}"], ranks=2, gpus=2):
         text = rank.communicate(timeout=120)[0]
         assert rank.returncode == 0, text
     assert losses(only_run(scratch / "torchrun")) == expected

@@ -4,6 +4,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import tempfile
 
 DSTRAIN = os.environ["DSTRAIN"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -32,6 +33,26 @@ def free_port():
 def start(*arguments, **options):
     return subprocess.Popen([DSTRAIN, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, **options)
+
+
+def start_ranks(command, ranks, gpus, environment=lambda rank: {}):
+    """Starts the ranks of one job as torchrun does, rank r with GPU r % gpus; `environment(rank)` is set beside."""
+    port = free_port()
+    return [subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % gpus),
+                                  "LOCAL_WORLD_SIZE": str(min(ranks, gpus)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                                  **environment(rank)})
+            for rank in range(ranks)]
+
+
+def as_host(number):
+    """Environment of a rank that says it is on this host: NCCL goes to the ranks of others over loopback sockets."""
+    return {"NCCL_HOSTID": f"host{number}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+def folder_on_disk():
+    """A new folder, even where /tmp lies in memory."""
+    return pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp")))
 
 
 def expect_success(result):

@@ -111,8 +111,7 @@ def on_the_host(folder):
 
 def killed_rank(folder):
     ways = {f"ZeRO-{stage}": [f"parallel.zero.stage={stage}"] for stage in (0, 2, 3)}
-    # On a disk, where /tmp may lie in memory.
-    files = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp")))
+    files = support.folder_on_disk()
     for name, settings in {**ways, "tensor ranks": TENSOR, "pipeline and tensor ranks": PIPELINE, **on_the_host(files)}.items():
         job = Job(folder / name.replace(" ", "-"), settings=settings)
         job.reach(20)

@@ -105,18 +105,13 @@ def steps(ranks, model, changes, compute):
     """(loss, gradient norm) of each step."""
     recipe, sizes = MODELS[model]
     folder = tempfile.mkdtemp()
-    port = support.free_port()
     values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
     command = [support.DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     running = []
     RANKS.take(ranks)
     try:
-        for rank in range(ranks):
-            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
-                           "LOCAL_WORLD_SIZE": str(min(ranks, GPUS)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                           "NCCL_HOSTID": f"host{rank // GPUS}",
-                           "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        running = support.start_ranks(
+            command, ranks, GPUS, lambda rank: support.as_host(rank // GPUS) | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"})
         output = [process.communicate(timeout=150)[0] for process in running]
         for process, text in zip(running, output):
             if process.returncode != 0:

@@ -10,7 +10,6 @@ import os
 import pathlib
 import shutil
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import support  # noqa: E402
@@ -59,8 +58,8 @@ def main():
     if gpus < RANKS:
         print(f"test/gpu/offload_test.py: wants {RANKS} GPUs and finds {gpus}; nothing was tested")
         return 77
-    folder = tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp"))
-    path = KEY + "path=" + folder
+    folder = support.folder_on_disk()
+    path = f"{KEY}path={folder}"
     ways = {
         "updated by the GPU": [KEY + "optimizer=pinned", KEY + "update=gpu"],
         "updated by the CPU": [KEY + "optimizer=pinned", KEY + "update=cpu"],

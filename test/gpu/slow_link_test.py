@@ -5,10 +5,8 @@ the halves. The rate of a block's exchanges is measured by torch; then plain ZeR
 """
 
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -43,13 +41,9 @@ if dist.get_rank() == 0:
 
 def on_two_hosts(command):
     """Runs it once a rank; returns the output of rank 0."""
-    port, running = support.free_port(), []
+    sockets = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}
+    running = support.start_ranks(command, RANKS, RANKS, lambda rank: support.as_host(rank // (RANKS // 2)) | sockets)
     try:
-        for rank in range(RANKS):
-            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS),
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"host{rank // (RANKS // 2)}", "NCCL_SOCKET_IFNAME": "lo",
-                           "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}
-            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         texts = [process.communicate(timeout=150)[0] for process in running]
     finally:
         for process in running:

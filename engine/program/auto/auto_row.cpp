@@ -21,7 +21,7 @@ void add_rank(AutoRow& row, const Program& program, const Simulation& played, co
       continue;
     }
     blocks +=
-        beside ? block_seconds_beside(action.kind, action.block, layout, cost, machine) : length;
+        beside ? block_seconds(action.kind, action.block, layout, cost, machine, beside) : length;
     exchanges += exchange_seconds(action.kind, action.block, layout, cost, machine);
     if (action.kind == ActionKind::recompute && action.micro_batch == 0) ++row.recomputed;
   }

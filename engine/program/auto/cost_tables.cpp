@@ -44,13 +44,12 @@ Bytes resting_bytes(const Layout& layout) {
 }  // namespace
 
 StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine,
-                        int concurrent) {
-  StageCosts costs = stage_costs(layout, cost, {}, machine);
-  const auto seconds = concurrent > 1 ? block_seconds_beside : block_seconds;
+                        bool two_at_once) {
+  StageCosts costs = stage_costs(layout, cost, {.two_at_once = two_at_once}, machine);
   for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
     ChunkCost& block = costs.blocks[to_index(b)];
-    block.forward = seconds(ActionKind::forward, b, layout, cost, machine);
-    if (block.input > 0) block.input = seconds(ActionKind::backward, b, layout, cost, machine);
+    if (block.weight == 0) continue;
+    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine, two_at_once);
     block.weight = block.later = 0;
   }
   return costs;
@@ -81,7 +80,7 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
   BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
   const Layout layout = layout_of(own, table.cost, ranks_, machine_);
-  const StageCosts costs = joined_costs(layout, table.cost, machine_, choice.concurrent);
+  const StageCosts costs = joined_costs(layout, table.cost, machine_, choice.concurrent == 2);
   std::vector<double> forwards;
   for (const ChunkCost& block : costs.blocks) {
     const double sample_s = block.all() / choice.micro;

@@ -35,7 +35,7 @@ struct LayoutTable {
 /// Seconds and bytes of each block whose backward is run at once, as without a pipeline; with two
 /// micro-batches at once, what a block keeps from the other one.
 [[nodiscard]] StageCosts joined_costs(const Layout& layout, const ModelCost& cost,
-                                      const Machine& machine, int concurrent);
+                                      const Machine& machine, bool two_at_once);
 
 /// What a rule says of the choice that it refuses, without its hint.
 [[nodiscard]] std::string reason_of(const Error& error);

@@ -40,7 +40,7 @@ class Estimator {
         machine_(machine),
         layout_(table.layout),
         micro_batches_(micro_batches),
-        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine, choice.concurrent)
+        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine, choice.concurrent == 2)
                                     : stage_costs(layout_, cost, {}, machine)) {}
 
   Estimate make();
@@ -163,8 +163,8 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
 /// Memory of a rank; blocks run forward again, those first that free most per second, until it
 /// fits. The seconds of that.
 double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate) const {
-  ProgramOptions one = {.micro_batches = choice_.concurrent};
-  one.two_at_once = choice_.concurrent == 2;
+  ProgramOptions one = {.micro_batches = choice_.concurrent,
+                        .two_at_once = choice_.concurrent == 2};
   if (choice_.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
   const Program program = training_program(layout_, cost_, one, rank);
