@@ -15,6 +15,7 @@
 #include "engine/base/make_folder.h"
 #include "engine/base/output.h"
 #include "engine/bench/input_tables.h"
+#include "engine/data/jpeg_units.h"
 #include "engine/device/numa.h"
 #include "engine/train/input_rates.h"
 #include "engine/train/world.h"
@@ -60,8 +61,10 @@ int bench_images(const ImageBenchOptions& options) {
   std::ranges::sort(threads);
   const int size = recipe.model.image_size > 0 ? recipe.model.image_size
                                                : planned_model(recipe).model.image_size;
-  const std::shared_ptr<const ImageDataset> images =
+  const std::shared_ptr<ImageDataset> images =
       open_images(recipe.data, Split::train, size, recipe.run.seed);
+  if (decodes_on_gpu(recipe.data))
+    images->decode_by(JpegUnits::open(device.device, threads.back()));
   const bench::InputBench bench = {
       .recipe = fs::path(options.recipe).stem().string(),
       .data = recipe.data,

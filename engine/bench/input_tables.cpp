@@ -88,6 +88,8 @@ std::string advice(const InputBench& bench, const InputRate& rate) {
   if (rate.decode_s >= rate.prepare_s) {
     if (data.pack == Pack::pixels) return "the pixels are already packed";
     std::string text = data.jpeg_scaling ? "" : "data.jpeg_scaling: true decodes less; ";
+    if (data.decode != Decoder::gpu)
+      text += "data.decode: gpu takes the JPEG units of an A100, H100 or H200; ";
     if (data.pack == Pack::none)
       text += fmt::format("data.pack: jpeg decodes images of {} pixels; ", side);
     return text + pixels;
@@ -116,6 +118,12 @@ std::string what_limits(const InputBench& bench, const InputRate& rate) {
         "{}: the training thread limits, which copies and normalises for {} of the "
         "time. More threads do not help.",
         rate_text, share_words(rate.copy_s * rate.images_per_s));
+  }
+  if (rate.disk_s > rate.core_s() && bench.data.decode == Decoder::gpu) {
+    return fmt::format(
+        "{}: waiting for the GPU's JPEG units takes longest, {} an image. To change that: more "
+        "threads, as long as the rate rises; then data.pack: jpeg.",
+        rate_text, report::time_words(rate.disk_s));
   }
   if (rate.disk_s > rate.core_s()) {
     return fmt::format(
@@ -175,13 +183,18 @@ report::Document input_document(const InputBench& bench) {
   const std::string stored = bench.data.pack == Pack::none
                                  ? "in files of their own"
                                  : fmt::format("packed as {}", spelling(bench.data.pack));
+  const std::string by_units =
+      bench.data.decode == Decoder::gpu
+          ? " With data.decode: gpu, decode is all that a core does beside the GPU's JPEG units, "
+            "and disk is also what waits for these."
+          : "";
   const std::string lead = fmt::format(
       "{} images of data.name {}, {}, for a model of {} pixels. loader/s: images per second in "
       "batches on the host, through the loader of a training run; device/s: on {}, normalised. "
       "Times are of one image: read, decode and resize (with the operations of data.augment) of a "
-      "core, disk what reading waits, copy that of the training thread.",
+      "core, disk what reading waits, copy that of the training thread.{}",
       rate_words(static_cast<double>(bench.images)), spelling(bench.data.name), stored,
-      bench.image_size, bench.device);
+      bench.image_size, bench.device, by_units);
   return {.title = fmt::format("Input of {}", bench.recipe),
           .lead = lead,
           .sections = {{.title = "Rates by loader threads",
@@ -209,6 +222,7 @@ Json input_json(const InputBench& bench) {
   return {{"recipe", bench.recipe},
           {"data", spelling(bench.data.name)},
           {"pack", spelling(bench.data.pack)},
+          {"decode", spelling(bench.data.decode)},
           {"device", bench.device},
           {"images", bench.images},
           {"image_size", bench.image_size},

@@ -21,6 +21,14 @@ const formats::ImageFormat* image_format(DatasetName name) {
 
 }  // namespace
 
+void Dataset::fill_rows(HostBatch& batch, std::int64_t& row,
+                        std::span<const std::int64_t> indices) const {
+  for (const std::int64_t index : indices) {
+    fill(batch, row, index);
+    ++row;
+  }
+}
+
 std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, int image_size,
                                           std::int64_t seed, ProgressSink* progress) {
   DSTRAIN_CHECK(image_size > 0, "open_images needs the model's image size");

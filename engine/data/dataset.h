@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,9 +16,11 @@ namespace dstrain {
 
 class DamagedFiles;
 class ImageChoices;
+class JpegUnits;
 struct DecodeRequest;
 struct ImagePart;
 struct ImageView;
+struct SquareResize;
 class ProgressSink;
 
 /// Size of the stored images of a data set; decoded images of other sizes are resized to it.
@@ -71,6 +74,9 @@ class Dataset {
   /// Row `row` of `batch` from sample `index`; -1: a filler (zeros of weight 0). Rows of one batch
   /// are filled by several threads. Error{data} names file and record.
   virtual void fill(HostBatch& batch, std::int64_t row, std::int64_t index) const = 0;
+  /// fill() for neighbouring rows from `row` on, which counts those that are filled.
+  virtual void fill_rows(HostBatch& batch, std::int64_t& row,
+                         std::span<const std::int64_t> indices) const;
   /// Called once all rows are filled, by one thread.
   virtual void finish(HostBatch&) const {}
 };
@@ -80,6 +86,13 @@ enum class DamagedImage {
   stop,     ///< throws the error
   replace,  ///< the next image that can be read takes its place
   blank,    ///< zeros of weight 0
+};
+
+/// An image as it is stored.
+struct StoredImage {
+  std::string owned = {};       ///< the bytes, unless they are mapped
+  std::string_view bytes = {};  ///< of `owned` or of the mapped file
+  int label = 0;
 };
 
 /// Labelled images, or clips of several images.
@@ -103,6 +116,12 @@ class ImageDataset : public Dataset {
       const std::function<void(int frame, const ImagePart& part, const ImageView& image)>& take)
       const;
 
+  /// An image of a sample as a file's bytes. Nothing where a data set has none. Error{data} names
+  /// file and record.
+  [[nodiscard]] virtual std::optional<StoredImage> stored(std::int64_t, int) const { return {}; }
+  /// How read() makes images of any size square; null where they have one size.
+  [[nodiscard]] virtual const SquareResize* square() const { return nullptr; }
+
   /// Reads what is stored of a sample without decoding it; its bytes.
   [[nodiscard]] virtual std::int64_t stored_bytes(std::int64_t index) const;
   /// Decodes what fill() needs of a sample and drops it, for measurements; bytes of the pixels.
@@ -112,21 +131,36 @@ class ImageDataset : public Dataset {
   void augment_with(const ImageChoices& choices);
   /// What fill() does from now on; without a call it throws.
   void handle_damaged(DamagedImage how);
+  /// From now on these decode what they can of the rows that fill_rows() is given, and the CPU the
+  /// others.
+  void decode_by(std::shared_ptr<JpegUnits> units);
+  [[nodiscard]] bool has_units() const { return units_ != nullptr; }
   /// Of each image in a batch.
   [[nodiscard]] ImageShape batch_shape() const;
 
   [[nodiscard]] std::int64_t targets(std::int64_t) const final { return 1; }
   [[nodiscard]] HostBatch allocate(std::int64_t rows, bool pinned) const final;
   void fill(HostBatch& batch, std::int64_t row, std::int64_t index) const final;
+  void fill_rows(HostBatch& batch, std::int64_t& row,
+                 std::span<const std::int64_t> indices) const final;
   void finish(HostBatch& batch) const final;
 
  private:
+  /// Labels of the rows from `row` on whose pixels the units have put there, but for the operations
+  /// of data.augment.
+  [[nodiscard]] std::vector<std::optional<int>> decode_ahead(
+      HostBatch& batch, std::int64_t row, std::span<const std::int64_t> indices) const;
+  /// fill(); `label`: the pixels are there.
+  void fill_row(HostBatch& batch, std::int64_t row, std::int64_t index,
+                std::optional<int> label) const;
   /// What random_resized_crop takes of a sample.
   [[nodiscard]] DecodeRequest window_request(std::int64_t sample, std::int64_t epoch) const;
   [[nodiscard]] int draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
                          std::span<std::uint8_t> pixels) const;
+  void operate(std::int64_t choices_of, std::int64_t epoch, std::span<std::uint8_t> pixels) const;
 
   std::unique_ptr<const ImageChoices> choices_;
+  std::shared_ptr<JpegUnits> units_;
   DamagedImage damaged_ = DamagedImage::stop;
   std::unique_ptr<DamagedFiles> named_;
 };

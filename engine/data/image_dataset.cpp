@@ -11,6 +11,8 @@
 #include "engine/data/image_choices.h"
 #include "engine/data/image_decode.h"
 #include "engine/data/image_resize.h"
+#include "engine/data/jpeg_decode.h"
+#include "engine/data/jpeg_units.h"
 
 namespace dstrain {
 namespace {
@@ -26,6 +28,12 @@ void put(const ImageWindow& window, const at::Tensor& tensor, std::int64_t row) 
   to[3] = window.height;
 }
 
+std::span<std::uint8_t> frame_of(std::span<std::uint8_t> pixels, int frame,
+                                 const ImageShape& image) {
+  const auto bytes = static_cast<std::size_t>(image.bytes());
+  return pixels.subspan(static_cast<std::size_t>(frame) * bytes, bytes);
+}
+
 }  // namespace
 
 ImageDataset::ImageDataset() = default;
@@ -34,6 +42,8 @@ ImageDataset::~ImageDataset() = default;
 void ImageDataset::augment_with(const ImageChoices& choices) {
   choices_ = std::make_unique<const ImageChoices>(choices);
 }
+
+void ImageDataset::decode_by(std::shared_ptr<JpegUnits> units) { units_ = std::move(units); }
 
 void ImageDataset::handle_damaged(DamagedImage how) {
   damaged_ = how;
@@ -122,31 +132,91 @@ DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epo
 /// Sample `index` with the random choices of sample `choices_of`.
 int ImageDataset::draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
                        std::span<std::uint8_t> pixels) const {
-  if (choices_ == nullptr) return read(index, pixels);
+  if (choices_ == nullptr || !choices_->windows()) return read(index, pixels);
+  return read_parts(index, window_request(choices_of, epoch),
+                    [&](int frame, const ImagePart& part, const ImageView& view) {
+                      resize_part(view, part, choices_->side(), choices_->filter(),
+                                  frame_of(pixels, frame, batch_shape()));
+                    });
+}
+
+void ImageDataset::operate(std::int64_t choices_of, std::int64_t epoch,
+                           std::span<std::uint8_t> pixels) const {
   const ImageShape image = batch_shape();
-  const auto frame_bytes = static_cast<std::size_t>(image.bytes());
-  const auto of_frame = [&](int frame) {
-    return pixels.subspan(static_cast<std::size_t>(frame) * frame_bytes, frame_bytes);
-  };
-  int label = 0;
-  if (choices_->windows()) {
-    label =
-        read_parts(index, window_request(choices_of, epoch),
-                   [&](int frame, const ImagePart& part, const ImageView& view) {
-                     resize_part(view, part, choices_->side(), choices_->filter(), of_frame(frame));
-                   });
-  } else {
-    label = read(index, pixels);
-  }
-  for (int frame = 0; choices_->operates() && frame < frames(); ++frame)
-    choices_->operate(epoch, choices_of, of_frame(frame), image.width, image.height,
+  for (int frame = 0; frame < frames(); ++frame) {
+    choices_->operate(epoch, choices_of, frame_of(pixels, frame, image), image.width, image.height,
                       image.channels);
-  return label;
+  }
+}
+
+std::vector<std::optional<int>> ImageDataset::decode_ahead(
+    HostBatch& batch, std::int64_t row, std::span<const std::int64_t> indices) const {
+  std::vector<std::optional<int>> labels(indices.size());
+  const bool windows = choices_ != nullptr && choices_->windows();
+  const SquareResize* const how = square();
+  if (units_ == nullptr || how == nullptr) return labels;
+  std::vector<StoredImage> files;  // reserved: views of short strings move with them
+  files.reserve(indices.size() * static_cast<std::size_t>(frames()));
+  std::vector<UnitImage> images;
+  const auto add = [&](std::int64_t index, std::span<std::uint8_t> pixels) {
+    for (int frame = 0; frame < frames(); ++frame) {
+      std::optional<StoredImage> file = stored(index, frame);
+      if (!file) return false;
+      files.push_back(*std::move(file));
+      StoredImage& own = files.back();
+      if (!own.owned.empty()) own.bytes = own.owned;
+      const std::optional<JpegSize> size = unit_jpeg(own.bytes);
+      if (!size) return false;
+      const ImageWindow window =
+          windows ? choices_->window(batch.epoch, index, size->width, size->height)
+                  : ImageWindow{0, 0, size->width, size->height};
+      images.push_back({.bytes = own.bytes,
+                        .width = size->width,
+                        .height = size->height,
+                        .window = window,
+                        .axes = windows
+                                    ? part_axes(0, 0, window.width, window.height, choices_->side())
+                                    : square_axes(size->width, size->height, *how),
+                        .pixels = frame_of(pixels, frame, batch_shape())});
+    }
+    return true;
+  };
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] < 0) continue;
+    const std::size_t before = images.size();
+    const auto pixels = row_of<std::uint8_t>(batch.pixels, row + static_cast<std::int64_t>(i),
+                                             batch_shape().bytes() * frames());
+    bool all = false;
+    try {
+      all = add(indices[i], pixels);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;  // else fill_row() handles it
+    }
+    if (all) {
+      labels[i] = files.back().label;
+    } else {
+      images.erase(images.begin() + static_cast<std::ptrdiff_t>(before), images.end());
+    }
+  }
+  if (!units_->decode(images, windows ? choices_->filter() : how->filter))
+    std::ranges::fill(labels, std::nullopt);
+  return labels;
+}
+
+void ImageDataset::fill_rows(HostBatch& batch, std::int64_t& row,
+                             std::span<const std::int64_t> indices) const {
+  const std::vector<std::optional<int>> labels = decode_ahead(batch, row, indices);
+  for (std::size_t i = 0; i < indices.size(); ++i, ++row)
+    fill_row(batch, row, indices[i], labels[i]);
 }
 
 void ImageDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) const {
+  fill_row(batch, row, index, {});
+}
+
+void ImageDataset::fill_row(HostBatch& batch, std::int64_t row, std::int64_t index,
+                            std::optional<int> label) const {
   const auto pixels = row_of<std::uint8_t>(batch.pixels, row, batch_shape().bytes() * frames());
-  std::optional<int> label;
   for (std::int64_t i = 0; index >= 0 && !label; ++i) {
     try {
       label = draw((index + i) % size(), index, batch.epoch, pixels);
@@ -165,6 +235,7 @@ void ImageDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) 
     }
   }
   if (!label) std::ranges::fill(pixels, std::uint8_t{0});
+  if (label && choices_ != nullptr && choices_->operates()) operate(index, batch.epoch, pixels);
   batch.labels.mutable_data_ptr<std::int64_t>()[row] = label.value_or(0);
   batch.weights.mutable_data_ptr<float>()[row] = label ? 1.0F : 0.0F;
   batch.samples.mutable_data_ptr<std::int64_t>()[row] = index;

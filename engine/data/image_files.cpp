@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -64,6 +65,19 @@ class ImageFiles final : public ImageDataset {
                            kMaxFileBytes));
     }
     return bytes;
+  }
+  [[nodiscard]] std::optional<StoredImage> stored(std::int64_t index, int frame) const override {
+    if (pack_) {
+      const std::optional<std::string_view> bytes = pack_->file(index, frame);
+      if (!bytes) return {};
+      return StoredImage{.bytes = *bytes, .label = pack_->label(index)};
+    }
+    const ImageList::Item& item = list_.items.at(static_cast<std::size_t>(index));
+    return StoredImage{.owned = read_file(list_.path(item, frame), kMaxFileBytes),
+                       .label = item.label};
+  }
+  [[nodiscard]] const SquareResize* square() const override {
+    return stored_ == Stored::square ? &resize_ : nullptr;
   }
   [[nodiscard]] int read_parts(
       std::int64_t index, const DecodeRequest& request,

@@ -175,11 +175,11 @@ struct Geometry {
 };
 
 /// PIL's sizes: the longer side is cut off to a whole number.
-Geometry resized_size(const RgbImage& image, const SquareResize& how) {
+Geometry resized_size(int width, int height, const SquareResize& how) {
   if (how.fit == Fit::stretch) return {how.side, how.side, 0, 0};
-  const bool wide = image.width > image.height;
-  const int shorter = std::min(image.width, image.height);
-  const int longer = std::max(image.width, image.height);
+  const bool wide = width > height;
+  const int shorter = std::min(width, height);
+  const int longer = std::max(width, height);
   const std::int64_t resized = std::int64_t{how.side} * longer / shorter;
   return wide ? Geometry{resized, how.side, 0, 0} : Geometry{how.side, resized, 0, 0};
 }
@@ -192,21 +192,44 @@ std::int64_t middle(std::int64_t length, std::int64_t size, Fit fit) {
   return apart / 2 + (up ? 1 : 0);
 }
 
-void resize_whole(const RgbImage& image, const Geometry& whole, int side, Interpolation filter,
-                  std::span<std::uint8_t> pixels) {
-  resize_image({image.pixels, image.width, image.height},
-               {.extent = static_cast<double>(image.width),
-                .resized = whole.width,
-                .first = whole.left,
-                .count = side},
-               {.extent = static_cast<double>(image.height),
-                .resized = whole.height,
-                .first = whole.top,
-                .count = side},
-               filter, pixels);
+ImageAxes axes_of(int width, int height, const Geometry& whole, int side) {
+  return {.columns = {.extent = static_cast<double>(width),
+                      .resized = whole.width,
+                      .first = whole.left,
+                      .count = side},
+          .rows = {.extent = static_cast<double>(height),
+                   .resized = whole.height,
+                   .first = whole.top,
+                   .count = side}};
 }
 
 }  // namespace
+
+ResizePlan plan_resize(int width, int height, const ImageAxes& axes, Interpolation interpolation) {
+  const Filter filter = filter_of(interpolation);
+  const auto& [columns, rows] = axes;
+  return {
+      .columns = make_taps(width, columns, filter),
+      .rows = make_taps(height, rows, filter),
+      // Columns first, unless the height is reduced by much more than the width.
+      .rows_first = height > rows.resized && height - rows.resized > 2 * (width - columns.resized)};
+}
+
+ImageAxes square_axes(int width, int height, const SquareResize& how) {
+  Geometry whole = resized_size(width, height, how);
+  const auto place = [&](std::int64_t resized) {
+    return std::clamp<std::int64_t>((resized - how.input) / 2 - (how.side - how.input) / 2, 0,
+                                    resized - how.side);
+  };
+  whole.left = place(whole.width);
+  whole.top = place(whole.height);
+  return axes_of(width, height, whole, how.side);
+}
+
+ImageAxes part_axes(double left, double top, double width, double height, int side) {
+  return {.columns = {.start = left, .extent = width, .resized = side, .count = side},
+          .rows = {.start = top, .extent = height, .resized = side, .count = side}};
+}
 
 void resize_image(const ImageView& image, const AxisResize& columns, const AxisResize& rows,
                   Interpolation interpolation, std::span<std::uint8_t> pixels) {
@@ -216,44 +239,35 @@ void resize_image(const ImageView& image, const AxisResize& columns, const AxisR
                     pixels.size() == static_cast<std::size_t>(columns.count) *
                                          static_cast<std::size_t>(rows.count) * channels,
                 "wrong pixel buffer");
-  const Filter filter = filter_of(interpolation);
-  const Taps column_taps = make_taps(image.width, columns, filter);
-  const Taps row_taps = make_taps(image.height, rows, filter);
-  // Columns first, unless the height is reduced by much more than the width.
-  const bool rows_first = image.height > rows.resized &&
-                          image.height - rows.resized > 2 * (image.width - columns.resized);
+  const ResizePlan plan = plan_resize(image.width, image.height, {columns, rows}, interpolation);
   static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
   const auto resized =
-      avx2 ? Passes<Avx2>{image.channels}.run(image, column_taps, row_taps, rows_first)
-           : Passes<Plain>{image.channels}.run(image, column_taps, row_taps, rows_first);
+      avx2 ? Passes<Avx2>{image.channels}.run(image, plan.columns, plan.rows, plan.rows_first)
+           : Passes<Plain>{image.channels}.run(image, plan.columns, plan.rows, plan.rows_first);
   std::copy_n(resized.begin(), pixels.size(), pixels.begin());
 }
 
 void resize_to_square(const RgbImage& image, const SquareResize& how,
                       std::span<std::uint8_t> pixels) {
-  Geometry whole = resized_size(image, how);
-  const auto place = [&](std::int64_t resized) {
-    return std::clamp<std::int64_t>((resized - how.input) / 2 - (how.side - how.input) / 2, 0,
-                                    resized - how.side);
-  };
-  whole.left = place(whole.width);
-  whole.top = place(whole.height);
-  resize_whole(image, whole, how.side, how.filter, pixels);
+  const ImageAxes axes = square_axes(image.width, image.height, how);
+  resize_image({image.pixels, image.width, image.height}, axes.columns, axes.rows, how.filter,
+               pixels);
 }
 
 void resize_to_middle(const RgbImage& image, const SquareResize& how,
                       std::span<std::uint8_t> pixels) {
-  Geometry whole = resized_size(image, how);
+  Geometry whole = resized_size(image.width, image.height, how);
   whole.left = middle(whole.width, how.input, how.fit);
   whole.top = middle(whole.height, how.input, how.fit);
-  resize_whole(image, whole, how.input, how.filter, pixels);
+  const ImageAxes axes = axes_of(image.width, image.height, whole, how.input);
+  resize_image({image.pixels, image.width, image.height}, axes.columns, axes.rows, how.filter,
+               pixels);
 }
 
 void resize_part(const ImageView& image, const ImagePart& part, int side, Interpolation filter,
                  std::span<std::uint8_t> pixels) {
-  resize_image(image, {.start = part.left, .extent = part.width, .resized = side, .count = side},
-               {.start = part.top, .extent = part.height, .resized = side, .count = side}, filter,
-               pixels);
+  const ImageAxes axes = part_axes(part.left, part.top, part.width, part.height, side);
+  resize_image(image, axes.columns, axes.rows, filter, pixels);
 }
 
 }  // namespace dstrain

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "engine/data/image_decode.h"
+#include "engine/data/resize_loops.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -22,6 +23,20 @@ struct AxisResize {
   int count = 0;                 ///< are wanted
 };
 
+struct ImageAxes {
+  AxisResize columns, rows;
+};
+
+/// What the outputs of both axes read. Columns go first unless `rows_first`; pixels are rounded to
+/// 8 bits in between.
+struct ResizePlan {
+  resize::Taps columns, rows;
+  bool rows_first = false;
+};
+/// For an image of this size.
+[[nodiscard]] ResizePlan plan_resize(int width, int height, const ImageAxes& axes,
+                                     Interpolation filter);
+
 /// `pixels` [rows.count, columns.count, channels]. The filter widens with the reduction and ends at
 /// the image's border, weights are of 22 bits and each of the two passes rounds to 8: the bits of
 /// PIL's resize.
@@ -35,6 +50,11 @@ struct SquareResize {
   int input = 0;  ///< pixels of its middle that the model takes; at most `side`
   Interpolation filter = Interpolation::bilinear;
 };
+
+/// Of resize_to_square(), for an image of this size.
+[[nodiscard]] ImageAxes square_axes(int width, int height, const SquareResize& how);
+/// Of resize_part(): a rectangle that becomes a square of `side` pixels.
+[[nodiscard]] ImageAxes part_axes(double left, double top, double width, double height, int side);
 
 /// `pixels` [side, side, 3]: what a random crop is cut from. Its middle square of `input` pixels is
 /// that of the image where halves are rounded down.

@@ -44,10 +44,6 @@ unsigned choose_divisor(int shorter, int least_side) {
   return best;
 }
 
-struct JpegSize {
-  int width, height;
-};
-
 /// One file; not movable, as libjpeg holds addresses.
 class JpegReader {
  public:
@@ -77,6 +73,20 @@ class JpegReader {
     if (status != JPEG_HEADER_OK || jpeg_.image_width == 0) fail("no image in it");
     check_image_size(name_, jpeg_.image_width, jpeg_.image_height);
     return {static_cast<int>(jpeg_.image_width), static_cast<int>(jpeg_.image_height)};
+  }
+
+  /// Of unit_jpeg(), once the header is read.
+  [[nodiscard]] bool fits_units() {
+    if (jpeg_.progressive_mode || jpeg_.arith_code || jpeg_has_multiple_scans(&jpeg_) ||
+        jpeg_.data_precision != 8 || jpeg_.num_components != 3 ||
+        jpeg_.jpeg_color_space != JCS_YCbCr)
+      return false;
+    const std::span components(jpeg_.comp_info, 3);
+    const auto factors = [&](std::size_t i, int across, int down) {
+      return components[i].h_samp_factor == across && components[i].v_samp_factor == down;
+    };
+    return factors(1, 1, 1) && factors(2, 1, 1) &&
+           (factors(0, 1, 1) || factors(0, 2, 1) || factors(0, 2, 2));
   }
 
   /// The part of the scaled image that holds `window`; all of it: to its end, so that a file that
@@ -181,6 +191,24 @@ void fail_damaged_image(const std::string& name, const char* format, std::size_t
   throw Error(ErrorKind::data,
               fmt::format("{}: damaged or cut off {} ({} bytes): {}", name, format, bytes, detail),
               kReplaceHint);
+}
+
+std::optional<JpegSize> unit_jpeg(std::string_view bytes) {
+  // What is cut off ends in no marker; units would fill it up without a word.
+  constexpr std::size_t kEndBytes = 1024;
+  const std::string_view end = bytes.substr(bytes.size() - std::min(bytes.size(), kEndBytes));
+  if (!bytes.starts_with("\xff\xd8\xff") || end.rfind("\xff\xd9") == std::string_view::npos)
+    return {};
+  try {
+    const std::string unnamed;
+    JpegReader reader(bytes, unnamed);
+    const JpegSize size = reader.read_header();
+    if (!reader.fits_units() || std::int64_t{size.width} * size.height > kLargeImagePixels)
+      return {};
+    return size;
+  } catch (const Error&) {
+    return {};  // the CPU's decoder says what is wrong
+  }
 }
 
 ImagePart decode_jpeg(std::string_view bytes, const DecodeRequest& request,

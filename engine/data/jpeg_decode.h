@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,14 @@ namespace dstrain {
 /// decode_part() of a JPEG.
 [[nodiscard]] ImagePart decode_jpeg(std::string_view bytes, const DecodeRequest& request,
                                     const std::string& name);
+
+struct JpegSize {
+  int width = 0, height = 0;
+};
+/// Size of a JPEG that a GPU's units decode: baseline, one scan of 8 bits, YCbCr with colours at
+/// full or half the resolution across or both ways, its end marker there, up to kLargeImagePixels.
+/// Nothing for other bytes, whatever they are.
+[[nodiscard]] std::optional<JpegSize> unit_jpeg(std::string_view bytes);
 
 /// Error{data} for an image of no pixels, or of more than kMaxImagePixels.
 void check_image_size(const std::string& name, std::int64_t width, std::int64_t height);

@@ -131,8 +131,7 @@ class ThreadedLoader final : public Loader {
       std::exception_ptr error;
       std::int64_t row = task.first_row;
       try {
-        const SampleOrder order(dataset_->size(), options_.seed, task.slot->range.epoch);
-        for (; row < task.end_row; ++row) fill(*task.slot, order, row);
+        dataset_->fill_rows(task.slot->batch, row, samples_of(task));
       } catch (...) {
         error = std::current_exception();
       }
@@ -146,13 +145,15 @@ class ThreadedLoader final : public Loader {
     }
   }
 
-  void fill(Slot& slot, const SampleOrder& order, std::int64_t row) const {
-    std::int64_t sample = -1;
-    if (row < slot.range.count) {
-      const std::int64_t position = slot.range.first + row;
-      sample = options_.shuffle ? order.at(position) : position;
+  [[nodiscard]] std::vector<std::int64_t> samples_of(const Task& task) const {
+    const BatchRange& range = task.slot->range;
+    const SampleOrder order(dataset_->size(), options_.seed, range.epoch);
+    std::vector<std::int64_t> samples;
+    for (std::int64_t row = task.first_row; row < task.end_row; ++row) {
+      const std::int64_t position = range.first + row;
+      samples.push_back(row >= range.count ? -1 : options_.shuffle ? order.at(position) : position);
     }
-    dataset_->fill(slot.batch, row, sample);
+    return samples;
   }
 
   std::shared_ptr<const Dataset> dataset_;

@@ -97,6 +97,12 @@ std::int64_t PackedImages::stored_bytes(std::int64_t sample, int frame) const {
   return std::ssize(checked_bytes(entry(sample, frame)));
 }
 
+std::optional<std::string_view> PackedImages::file(std::int64_t sample, int frame) const {
+  if (header_.raw != 0) return {};
+  const auto bytes = checked_bytes(entry(sample, frame));
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 ImagePart PackedImages::decode(std::int64_t sample, int frame, const DecodeRequest& request) const {
   const Entry& e = entry(sample, frame);
   const auto bytes = checked_bytes(e);

@@ -61,6 +61,8 @@ class PackedImages {
   [[nodiscard]] int label(std::int64_t sample) const;
   /// Reads an image's bytes without decoding them; checks their hash when it is the first time.
   [[nodiscard]] std::int64_t stored_bytes(std::int64_t sample, int frame) const;
+  /// The image's file; nothing where pixels are packed. Checks as stored_bytes() does.
+  [[nodiscard]] std::optional<std::string_view> file(std::int64_t sample, int frame) const;
   /// Error{data} for an image that is not what was written: the file itself is damaged.
   [[nodiscard]] ImagePart decode(std::int64_t sample, int frame,
                                  const DecodeRequest& request) const;

@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
 #include "engine/base/index.h"
+#include "engine/data/jpeg_units.h"
 #include "engine/data/order.h"
 #include "engine/data/random_images.h"
 #include "engine/data/text_dataset.h"
@@ -53,6 +54,7 @@ std::string describe_images(const DataConfig& data, const ImageShape& stored, in
                         data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
                         spelling(data.interpolation));
   }
+  if (decodes_on_gpu(data)) text += "in training by the GPU's JPEG units, ";
   return text + fmt::format("{} pixels for the model; (value x {:.6g} - [{:.6g}]) / [{:.6g}]",
                             image_size, data.normalize.scale, fmt::join(data.normalize.mean, ", "),
                             fmt::join(data.normalize.deviation, ", "));
@@ -275,7 +277,7 @@ void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
   const RandomKind kind = {.classes = recipe_.model.classes, .channels = recipe_.model.channels};
   const auto open = [&](Split split, int size) {
     const std::int64_t seed = recipe_.run.seed;
-    return std::shared_ptr<const ImageDataset>(
+    return std::shared_ptr<ImageDataset>(
         recipe_.data.name == DatasetName::random
             ? open_random_images(recipe_.data, split, size, seed, kind)
             : open_images(recipe_.data, split, size, seed, progress));
@@ -290,6 +292,8 @@ void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
                             model_.channels, train->shape().channels),
                 fmt::format("use model.channels: {}", train->shape().channels));
   }
+  if (decodes_on_gpu(recipe_.data))
+    train->decode_by(JpegUnits::open(device_.device, recipe_.data.workers));
   notes_.push_back(describe_images(recipe_.data, train->shape(), model_.image_size));
   train_ = std::move(train);
   if (evaluates(recipe_)) test_ = open(Split::test, model_.image_size);

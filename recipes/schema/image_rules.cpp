@@ -78,10 +78,12 @@ void packs_hold_the_input(const Recipe& r, RuleContext& context) {
                 fmt::format("use {} or more", input));
 }
 
-void cpus_decode(const Recipe& r, RuleContext& context) {
-  if (r.data.decode != Decoder::gpu || !reads(dataset_row(r.data.name), "data.decode")) return;
-  context.error("data.decode", "gpu: this version decodes on the CPU only",
-                "use auto or cpu, more data.workers, or data.pack, which reads small images");
+void gpus_decode_jpeg(const Recipe& r, RuleContext& context) {
+  if (r.data.decode != Decoder::gpu || r.data.pack != Pack::pixels ||
+      !reads(dataset_row(r.data.name), "data.decode"))
+    return;
+  context.error("data.decode", "gpu: with data.pack: pixels nothing is decoded",
+                "use data.decode: auto, or data.pack: jpeg or none");
 }
 
 /// Other models take a label per image.
@@ -103,7 +105,7 @@ std::span<const Rule> image_rules() {
       {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
       {one_augmentation_of_a_kind, {"data.augment"}},
       {ranges_are_in_order, {"data.crop_scale", "data.crop_ratio", "data.erase_area"}},
-      {cpus_decode, {"data.name", "data.decode"}},
+      {gpus_decode_jpeg, {"data.name", "data.decode", "data.pack"}},
       {clips_have_their_model, {"data.name", "model.name"}},
       {packs_hold_the_input, {"data.pack", "data.pack_side", "model.image_size"}},
   };

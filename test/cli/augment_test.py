@@ -76,6 +76,13 @@ run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
     refused = run("bench", "images", recipe, "--set", "data.pack=none", "--set", "data.bad_record=stop", "--threads", 1, "--seconds", 0.5)
     assert refused.returncode == 65 and str(damaged) in refused.stderr, (refused.returncode, refused.stderr)
 
+    # This rank has no GPU, and packed pixels have no codes.
+    for command in (("bench", "images", recipe), ("engine", recipe)):
+        refused = run(*command, "--set", "data.decode=gpu")
+        assert refused.returncode == 64 and "this rank runs on the CPU" in refused.stderr and "data.decode: cpu" in refused.stderr, refused.stderr
+    refused = run("recipe", "check", recipe, "--set", "data.decode=gpu", "--set", "data.pack=pixels")
+    assert refused.returncode == 64 and "nothing is decoded" in refused.stdout + refused.stderr, refused
+
     # 18 steps are two epochs, whose last steps the ranks and micro-batches do not divide.
     curves = {}
     for ranks in (1, 2):

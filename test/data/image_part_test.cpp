@@ -92,6 +92,32 @@ TEST_CASE("a window is decoded smaller only where it stays as large as the model
   CHECK(sides(512, kFullSize) == 512);
 }
 
+TEST_CASE("only whole baseline JPEG files in YCbCr are for the units of a GPU", "[data]") {
+  using test::JpegForm;
+  const RgbImage image = test::make_gradient(90, 70);
+  const auto taken = [](const std::string& bytes) { return unit_jpeg(bytes).has_value(); };
+  for (const JpegForm form :
+       {JpegForm{1, 1, false}, JpegForm{2, 1, false}, JpegForm{2, 2, false}}) {
+    const std::string bytes = test::encode_jpeg(image, form);
+    const std::optional<JpegSize> size = unit_jpeg(bytes);
+    REQUIRE(size);
+    CHECK(size->width == 90);
+    CHECK(size->height == 70);
+    CHECK(taken(bytes + "stray"));
+    CHECK(!taken(test::half(bytes)));
+    CHECK(!taken(bytes.substr(0, bytes.size() - 2)));
+  }
+  CHECK(!taken(test::encode_jpeg(image, {1, 2, false})));
+  CHECK(!taken(test::encode_jpeg(image, {4, 1, false})));
+  CHECK(!taken(test::encode_jpeg(image, {2, 2, true})));
+  CHECK(!taken(test::encode_grey_jpeg(image)));
+  CHECK(!taken(test::encode_cmyk_jpeg(image)));
+  CHECK(!taken(test::encode_png(image)));
+  CHECK(!taken(""));
+  CHECK(!taken("\xff\xd8\xff\xd9"));
+  CHECK(!taken(test::encode_jpeg(test::make_gradient(65500, 80))));
+}
+
 TEST_CASE("an image of one channel is resized as each channel of three", "[data]") {
   const RgbImage image = make_noise(40, 30);
   std::vector<std::uint8_t> grey;

@@ -267,6 +267,7 @@ __device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_
         sums[k][threadIdx.y][threadIdx.x] += sums[k][threadIdx.y + half][threadIdx.x];
     }
   }
+  if (threadIdx.y != 0) return {};
   return {sums[0][0][threadIdx.x], sums[1][0][threadIdx.x]};
 }
 

@@ -1,0 +1,177 @@
+#include "engine/data/part_resize.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/data/resize_loops.h"
+#include "engine/kernels/image/resize_pass.h"
+
+namespace dstrain {
+namespace {
+
+static_assert(kResizeWeightBits == resize::kWeightBits);
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::int64_t kPixel = 3;  // bytes
+
+/// Places of several things in one piece of memory.
+class Places {
+ public:
+  /// Where `bytes` begin.
+  std::size_t add(std::size_t bytes) {
+    const std::size_t at = end_;
+    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  [[nodiscard]] std::size_t end() const { return end_; }
+
+ private:
+  std::size_t end_ = 0;
+};
+
+/// Where the table of an axis lies.
+struct TapsPlace {
+  std::size_t first, begin, weights;
+};
+
+TapsPlace place_of(const resize::Taps& taps, Places& places) {
+  return {places.add(std::span(taps.first).size_bytes()),
+          places.add(std::span(taps.begin).size_bytes()),
+          places.add(std::span(taps.weights).size_bytes())};
+}
+
+template <class T>
+void put(std::span<const T> values, std::uint8_t* to) {
+  std::memcpy(to, values.data(), values.size_bytes());
+}
+
+void put(const resize::Taps& taps, const TapsPlace& place, std::uint8_t* table) {
+  put(std::span(taps.first), table + place.first);
+  put(std::span(taps.begin), table + place.begin);
+  put(std::span(taps.weights), table + place.weights);
+}
+
+ResizePass pass_of(const TapsPlace& place, const std::uint8_t* table) {
+  const auto at = [&](std::size_t offset) {
+    return reinterpret_cast<const std::int32_t*>(table + offset);
+  };
+  return {.first = at(place.first), .begin = at(place.begin), .weights = at(place.weights)};
+}
+
+/// A line is a row of the image.
+ResizePass along_columns(ResizePass pass, const std::uint8_t* from, std::int64_t pitch,
+                         std::uint8_t* to, int lines, int count) {
+  pass.from = from;
+  pass.from_line = pitch;
+  pass.from_step = kPixel;
+  pass.to = to;
+  pass.to_line = count * kPixel;
+  pass.to_step = kPixel;
+  pass.lines = lines;
+  pass.count = count;
+  return pass;
+}
+
+/// A line is a column of the image.
+ResizePass along_rows(ResizePass pass, const std::uint8_t* from, std::int64_t pitch,
+                      std::uint8_t* to, int lines, int count) {
+  pass.from = from;
+  pass.from_line = kPixel;
+  pass.from_step = pitch;
+  pass.to = to;
+  pass.to_line = kPixel;
+  pass.to_step = lines * kPixel;
+  pass.lines = lines;
+  pass.count = count;
+  return pass;
+}
+
+}  // namespace
+
+void check_units(int result) {
+  if (result == cudaSuccess) return;
+  throw Error(
+      ErrorKind::again,
+      fmt::format("the GPU's JPEG units: {}", cudaGetErrorString(static_cast<cudaError_t>(result))),
+      "see the log for an earlier error of the device");
+}
+
+std::uint8_t* GrowingMemory::of(std::size_t bytes) {
+  if (bytes > size_) {
+    release();
+    void* memory = nullptr;
+    check_units(where_ == Where::host ? cudaMallocHost(&memory, bytes)
+                                      : cudaMalloc(&memory, bytes));
+    memory_ = static_cast<std::uint8_t*>(memory);
+    size_ = bytes;
+  }
+  return memory_;
+}
+
+void GrowingMemory::release() {
+  if (memory_ != nullptr) (void)(where_ == Where::host ? cudaFreeHost(memory_) : cudaFree(memory_));
+  memory_ = nullptr;
+  size_ = 0;
+}
+
+void PartResize::enqueue(std::span<const DevicePart> parts, Interpolation filter, void* stream) {
+  auto* const on = static_cast<cudaStream_t>(stream);
+  std::vector<ResizePlan> plans;
+  std::vector<TapsPlace> columns, rows;
+  std::vector<std::size_t> between_at, square_at;
+  Places tables, between, squares;
+  for (const DevicePart& part : parts) {
+    const ResizePlan& plan =
+        plans.emplace_back(plan_resize(part.width, part.height, part.axes, filter));
+    columns.push_back(place_of(plan.columns, tables));
+    rows.push_back(place_of(plan.rows, tables));
+    const std::size_t across = plan.rows_first ? to_index(part.width) : plan.columns.size();
+    const std::size_t down = plan.rows_first ? plan.rows.size() : to_index(part.height);
+    between_at.push_back(between.add(across * down * kPixel));
+    square_at.push_back(squares.add(part.pixels.size()));
+  }
+  const std::size_t passes_at = tables.add(2 * parts.size() * sizeof(ResizePass));
+  std::uint8_t* const table = tables_.of(tables.end());
+  std::uint8_t* const host = staged_.of(tables.end());
+  std::uint8_t* const middle = between_.of(between.end());
+  std::uint8_t* const made = squares_.of(squares.end());
+
+  std::vector<ResizePass> passes(2 * parts.size());
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const DevicePart& part = parts[i];
+    const ResizePlan& plan = plans[i];
+    const int across = part.axes.columns.count, down = part.axes.rows.count;
+    put(plan.columns, columns[i], host);
+    put(plan.rows, rows[i], host);
+    const ResizePass by_columns = pass_of(columns[i], table), by_rows = pass_of(rows[i], table);
+    std::uint8_t *const halfway = middle + between_at[i], *const square = made + square_at[i];
+    ResizePass &first = passes[i], &second = passes[parts.size() + i];
+    if (plan.rows_first) {
+      first = along_rows(by_rows, part.from, part.pitch, halfway, part.width, down);
+      second = along_columns(by_columns, halfway, part.width * kPixel, square, down, across);
+    } else {
+      first = along_columns(by_columns, part.from, part.pitch, halfway, part.height, across);
+      second = along_rows(by_rows, halfway, across * kPixel, square, across, down);
+    }
+    for (const ResizePass* pass : {&first, &second})
+      most = std::max(most, std::int64_t{pass->lines} * pass->count);
+  }
+  put(std::span<const ResizePass>(passes), host + passes_at);
+  check_units(cudaMemcpyAsync(table, host, tables.end(), cudaMemcpyHostToDevice, on));
+  const auto* const all = reinterpret_cast<const ResizePass*>(table + passes_at);
+  kernels::cuda::resize_passes({all, parts.size()}, most, stream);
+  kernels::cuda::resize_passes({all + parts.size(), parts.size()}, most, stream);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    check_units(cudaMemcpyAsync(parts[i].pixels.data(), made + square_at[i], parts[i].pixels.size(),
+                                cudaMemcpyDeviceToHost, on));
+  }
+}
+
+}  // namespace dstrain
