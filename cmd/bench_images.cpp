@@ -63,8 +63,10 @@ int bench_images(const ImageBenchOptions& options) {
                                                : planned_model(recipe).model.image_size;
   const std::shared_ptr<ImageDataset> images =
       open_images(recipe.data, Split::train, size, recipe.run.seed);
-  if (decodes_on_gpu(recipe.data))
-    images->decode_by(JpegUnits::open(device.device, threads.back()));
+  DataConfig data = recipe.data;
+  data.workers = threads.back();
+  if (const int lanes = jpeg_lanes(data); lanes > 0)
+    images->decode_by(JpegUnits::open(device.device, lanes));
   const bench::InputBench bench = {
       .recipe = fs::path(options.recipe).stem().string(),
       .data = recipe.data,

@@ -95,6 +95,9 @@ struct CommunicatorOptions {
   /// Peers often come late: the stream waits for copies without a kernel, which would keep a
   /// multiprocessor, and sees them some microseconds later.
   bool waits_long = false;
+  /// Nothing but what copies do is expected there, so NCCL is opened when it is asked for after
+  /// all.
+  bool only_copies = false;
   /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
   /// the host wait for the peer; otherwise the first one may.
   bool link = false;

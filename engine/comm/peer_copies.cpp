@@ -25,6 +25,8 @@ namespace dstrain::comm {
 namespace {
 
 /// Smaller parts arrive sooner by a kernel of NCCL: an exchange by copies takes 20 us at least.
+/// Where peers come late anyway that does not count, and a communicator of NCCL that is never used
+/// takes no memory for its buffers.
 constexpr std::size_t kMinPart = 256 << 10;
 
 std::optional<SumType> sum_type(at::ScalarType dtype) {
@@ -49,6 +51,7 @@ class PeerCopies final : public Forwarding {
         memory_(std::move(memory)),
         group_(group),
         waits_long_(waits_long),
+        min_part_(waits_long ? 1 : kMinPart),
         device_(at::kCUDA, c10::cuda::current_device()),
         copies_(Stream::from_pool(device_, StreamPriority::high)),
         caller_(copies_),
@@ -77,7 +80,7 @@ class PeerCopies final : public Forwarding {
 
   void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
     check_parts("all_gather", output, input, size());
-    if (input.nbytes() < kMinPart) return inner_.all_gather(output, input, meanwhile);
+    if (input.nbytes() < min_part_) return inner_.all_gather(output, input, meanwhile);
     const auto* from = static_cast<const char*>(input.const_data_ptr());
     auto* to = static_cast<char*>(output.mutable_data_ptr());
     const std::size_t part = input.nbytes();
@@ -100,7 +103,7 @@ class PeerCopies final : public Forwarding {
   void reduce_scatter(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
     check_parts("reduce_scatter", input, output, size());
     const std::optional<SumType> type = sum_type(input.scalar_type());
-    if (output.nbytes() < kMinPart || !type) {
+    if (output.nbytes() < min_part_ || !type) {
       meanwhile();
       return inner_.reduce_scatter(output, input);
     }
@@ -127,7 +130,7 @@ class PeerCopies final : public Forwarding {
   void all_reduce(at::Tensor& x, ReduceOp op) override {
     const std::size_t part = x.nbytes() / to_index(size());
     if (op != ReduceOp::sum || !sum_type(x.scalar_type()) || x.numel() % size() != 0 ||
-        part < kMinPart)
+        part < min_part_)
       return inner_.all_reduce(x, op);
     const std::int64_t own = x.numel() / size();
     at::Tensor flat = x.view({-1});
@@ -195,6 +198,7 @@ class PeerCopies final : public Forwarding {
   std::unique_ptr<PeerMemory> memory_;
   Group group_;
   bool waits_long_;
+  std::size_t min_part_;  ///< bytes
   at::Device device_;
   Stream copies_;
   Stream caller_;  ///< of the last call
@@ -204,14 +208,10 @@ class PeerCopies final : public Forwarding {
 
 }  // namespace
 
-std::unique_ptr<Communicator> with_peer_copies(std::unique_ptr<Communicator> inner, Store& store,
-                                               const Group& group,
-                                               const CommunicatorOptions& options) {
-  std::unique_ptr<PeerMemory> memory =
-      PeerMemory::open(store, group, options.copied_bytes / group.size);
-  if (memory == nullptr) return inner;
-  return std::make_unique<PeerCopies>(std::move(inner), std::move(memory), group,
-                                      options.waits_long);
+std::unique_ptr<Communicator> with_peer_copies(std::unique_ptr<Communicator> inner,
+                                               std::unique_ptr<PeerMemory> memory,
+                                               const Group& group, bool waits_long) {
+  return std::make_unique<PeerCopies>(std::move(inner), std::move(memory), group, waits_long);
 }
 
 }  // namespace dstrain::comm

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "engine/base/units.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/group.h"
+#include "engine/comm/peer_memory.h"
 
 namespace dstrain::comm {
 
@@ -12,11 +12,10 @@ namespace dstrain::comm {
 /// engines move the parts, stream memory operations say when they are there, and one warp of the
 /// caller's stream waits for that (with waits_long the stream itself), so other kernels keep the
 /// multiprocessors, and `meanwhile` runs while parts travel. Sums are taken in fp32, in rank order.
-/// Whole tensors of up to copied_bytes go in one piece. Callers' streams, if there are several,
-/// wait for each other. Collective over the group; `inner` itself where its GPUs cannot reach each
-/// other so.
+/// Parts of up to memory->capacity() go in one piece. Callers' streams, if there are several, wait
+/// for each other. Everything else, and without waits_long small parts, goes to `inner`.
 [[nodiscard]] std::unique_ptr<Communicator> with_peer_copies(std::unique_ptr<Communicator> inner,
-                                                             Store& store, const Group& group,
-                                                             const CommunicatorOptions& options);
+                                                             std::unique_ptr<PeerMemory> memory,
+                                                             const Group& group, bool waits_long);
 
 }  // namespace dstrain::comm

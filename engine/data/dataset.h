@@ -21,6 +21,7 @@ struct DecodeRequest;
 struct ImagePart;
 struct ImageView;
 struct SquareResize;
+struct UnitImage;
 class ProgressSink;
 
 /// Size of the stored images of a data set; decoded images of other sizes are resized to it.
@@ -150,6 +151,10 @@ class ImageDataset : public Dataset {
   /// of data.augment.
   [[nodiscard]] std::vector<std::optional<int>> decode_ahead(
       HostBatch& batch, std::int64_t row, std::span<const std::int64_t> indices) const;
+  /// Adds a sample's images and the files that they name. False: the units do not take all of them.
+  [[nodiscard]] bool add_images(std::int64_t index, std::int64_t epoch,
+                                std::span<std::uint8_t> pixels, std::vector<StoredImage>& files,
+                                std::vector<UnitImage>& images) const;
   /// fill(); `label`: the pixels are there.
   void fill_row(HostBatch& batch, std::int64_t row, std::int64_t index,
                 std::optional<int> label) const;

@@ -149,57 +149,64 @@ void ImageDataset::operate(std::int64_t choices_of, std::int64_t epoch,
   }
 }
 
+bool ImageDataset::add_images(std::int64_t index, std::int64_t epoch,
+                              std::span<std::uint8_t> pixels, std::vector<StoredImage>& files,
+                              std::vector<UnitImage>& images) const {
+  const bool windows = choices_ != nullptr && choices_->windows();
+  for (int frame = 0; frame < frames(); ++frame) {
+    std::optional<StoredImage> file = stored(index, frame);
+    if (!file) return false;
+    StoredImage& own = files.emplace_back(*std::move(file));
+    if (!own.owned.empty()) own.bytes = own.owned;
+    const std::optional<JpegSize> size = unit_jpeg(own.bytes);
+    if (!size) return false;
+    const ImageWindow window = windows ? choices_->window(epoch, index, size->width, size->height)
+                                       : ImageWindow{0, 0, size->width, size->height};
+    images.push_back({.bytes = own.bytes,
+                      .width = size->width,
+                      .height = size->height,
+                      .window = window,
+                      .axes = windows
+                                  ? part_axes(0, 0, window.width, window.height, choices_->side())
+                                  : square_axes(size->width, size->height, *square()),
+                      .pixels = frame_of(pixels, frame, batch_shape())});
+  }
+  return true;
+}
+
 std::vector<std::optional<int>> ImageDataset::decode_ahead(
     HostBatch& batch, std::int64_t row, std::span<const std::int64_t> indices) const {
   std::vector<std::optional<int>> labels(indices.size());
-  const bool windows = choices_ != nullptr && choices_->windows();
-  const SquareResize* const how = square();
-  if (units_ == nullptr || how == nullptr) return labels;
-  std::vector<StoredImage> files;  // reserved: views of short strings move with them
+  if (units_ == nullptr || square() == nullptr) return labels;
+  std::vector<StoredImage> files;  // reserved, as `images` names its strings
   files.reserve(indices.size() * static_cast<std::size_t>(frames()));
   std::vector<UnitImage> images;
-  const auto add = [&](std::int64_t index, std::span<std::uint8_t> pixels) {
-    for (int frame = 0; frame < frames(); ++frame) {
-      std::optional<StoredImage> file = stored(index, frame);
-      if (!file) return false;
-      files.push_back(*std::move(file));
-      StoredImage& own = files.back();
-      if (!own.owned.empty()) own.bytes = own.owned;
-      const std::optional<JpegSize> size = unit_jpeg(own.bytes);
-      if (!size) return false;
-      const ImageWindow window =
-          windows ? choices_->window(batch.epoch, index, size->width, size->height)
-                  : ImageWindow{0, 0, size->width, size->height};
-      images.push_back({.bytes = own.bytes,
-                        .width = size->width,
-                        .height = size->height,
-                        .window = window,
-                        .axes = windows
-                                    ? part_axes(0, 0, window.width, window.height, choices_->side())
-                                    : square_axes(size->width, size->height, *how),
-                        .pixels = frame_of(pixels, frame, batch_shape())});
-    }
-    return true;
-  };
+  const auto each = static_cast<std::size_t>(frames());
+  std::vector<std::size_t> taken;  // rows of `images`, `each` a row
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0) continue;
-    const std::size_t before = images.size();
     const auto pixels = row_of<std::uint8_t>(batch.pixels, row + static_cast<std::int64_t>(i),
                                              batch_shape().bytes() * frames());
     bool all = false;
     try {
-      all = add(indices[i], pixels);
+      all = add_images(indices[i], batch.epoch, pixels, files, images);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;  // else fill_row() handles it
     }
     if (all) {
       labels[i] = files.back().label;
-    } else {
-      images.erase(images.begin() + static_cast<std::ptrdiff_t>(before), images.end());
+      taken.push_back(i);
     }
+    images.resize(taken.size() * each);
   }
-  if (!units_->decode(images, windows ? choices_->filter() : how->filter))
-    std::ranges::fill(labels, std::nullopt);
+  const Interpolation filter =
+      choices_ != nullptr && choices_->windows() ? choices_->filter() : square()->filter;
+  if (units_->decode(images, filter)) return labels;
+  // One by one, so that which ones the units decode does not depend on their neighbours.
+  for (std::size_t k = 0; k < taken.size(); ++k) {
+    if (!units_->decode(std::span(images).subspan(k * each, each), filter))
+      labels[taken[k]] = std::nullopt;
+  }
   return labels;
 }
 

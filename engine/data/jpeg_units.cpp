@@ -14,7 +14,6 @@
 #include "engine/base/index.h"
 #include "engine/data/jpeg_decode.h"
 #include "engine/data/part_resize.h"
-#include "recipes/schema/datasets.h"
 
 namespace dstrain {
 namespace {
@@ -25,10 +24,6 @@ constexpr const char* kCpuHint = "use data.decode: cpu";
 constexpr std::int64_t kLanePixels = std::int64_t{32} << 20;
 
 }  // namespace
-
-bool decodes_on_gpu(const DataConfig& data) {
-  return data.decode == Decoder::gpu && reads(dataset_row(data.name), "data.decode");
-}
 
 /// Functions of nvJPEG.
 struct JpegUnits::Library {
@@ -156,9 +151,8 @@ bool JpegUnits::Lane::run(nvjpegHandle_t handle, std::span<const UnitImage> imag
 JpegUnits::JpegUnits(c10::Device device, const Library& library)
     : device_(device), library_(library) {
   const c10::cuda::CUDAGuard guard(device_);
-  nvjpegHandle_t handle = nullptr;
   const nvjpegStatus_t made =
-      library_.create(NVJPEG_BACKEND_HARDWARE, nullptr, nullptr, 0, &handle);
+      library_.create(NVJPEG_BACKEND_HARDWARE, nullptr, nullptr, 0, &handle_);
   if (made != NVJPEG_STATUS_SUCCESS) {
     throw Error(ErrorKind::usage,
                 fmt::format("data.decode: gpu: this GPU has no JPEG units that nvJPEG can use "
@@ -166,15 +160,14 @@ JpegUnits::JpegUnits(c10::Device device, const Library& library)
                             static_cast<int>(made)),
                 kCpuHint);
   }
-  handle_ = handle;
 }
 
 JpegUnits::~JpegUnits() {
   idle_.clear();
-  (void)library_.destroy(static_cast<nvjpegHandle_t>(handle_));
+  (void)library_.destroy(handle_);
 }
 
-std::shared_ptr<JpegUnits> JpegUnits::open(c10::Device device, int threads) {
+std::shared_ptr<JpegUnits> JpegUnits::open(c10::Device device, int lanes) {
   if (!device.is_cuda()) {
     throw Error(ErrorKind::usage, "data.decode: gpu: this rank runs on the CPU", kCpuHint);
   }
@@ -192,38 +185,49 @@ std::shared_ptr<JpegUnits> JpegUnits::open(c10::Device device, int threads) {
                            .axes = part_axes(0, 0, kSide, kSide, kSide),
                            .pixels = pixels};
   const c10::cuda::CUDAGuard guard(device);
-  std::vector<std::unique_ptr<Lane>> lanes;
-  for (int i = 0; i < threads; ++i) {
-    lanes.push_back(units->take());
-    if (!lanes.back()->run(static_cast<nvjpegHandle_t>(units->handle_), {&image, 1},
-                           Interpolation::bilinear) ||
-        pixels[0] < 120 || pixels[0] > 136) {
+  for (int i = 0; i < lanes; ++i) {
+    auto lane = std::make_unique<Lane>(units->library_, units->handle_);
+    if (!lane->run(units->handle_, {&image, 1}, Interpolation::bilinear) || pixels[0] < 120 ||
+        pixels[0] > 136) {
       throw Error(ErrorKind::usage, "data.decode: gpu: the JPEG units of this GPU do not decode",
                   kCpuHint);
     }
+    units->idle_.push_back(std::move(lane));
   }
-  units->idle_ = std::move(lanes);
   return units;
 }
 
-std::unique_ptr<JpegUnits::Lane> JpegUnits::take() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Lane> lane = std::move(idle_.back());
-      idle_.pop_back();
-      return lane;
-    }
+/// A lane of the calling thread alone.
+class JpegUnits::BorrowedLane {
+ public:
+  explicit BorrowedLane(JpegUnits& owner) : owner_(owner) {
+    std::unique_lock lock(owner_.mutex_);
+    owner_.returned_.wait(lock, [&] { return !owner_.idle_.empty(); });
+    lane_ = std::move(owner_.idle_.back());
+    owner_.idle_.pop_back();
   }
-  return std::make_unique<Lane>(library_, static_cast<nvjpegHandle_t>(handle_));
-}
+  ~BorrowedLane() {
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      owner_.idle_.push_back(std::move(lane_));
+    }
+    owner_.returned_.notify_one();
+  }
+  BorrowedLane(const BorrowedLane&) = delete;
+  BorrowedLane& operator=(const BorrowedLane&) = delete;
+  Lane* operator->() { return lane_.get(); }
+
+ private:
+  JpegUnits& owner_;
+  std::unique_ptr<Lane> lane_;
+};
 
 bool JpegUnits::decode(std::span<const UnitImage> images, Interpolation filter) {
   if (images.empty()) return true;
   const c10::cuda::CUDAGuard guard(device_);
   // The training thread may be recording a graph.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
-  std::unique_ptr<Lane> lane = take();
+  BorrowedLane lane(*this);
   bool decoded = true;
   while (decoded && !images.empty()) {
     std::int64_t pixels = 0;
@@ -233,11 +237,9 @@ bool JpegUnits::decode(std::span<const UnitImage> images, Interpolation filter) 
       if (count > 0 && pixels > kLanePixels) break;
       ++count;
     }
-    decoded = lane->run(static_cast<nvjpegHandle_t>(handle_), images.first(count), filter);
+    decoded = lane->run(handle_, images.first(count), filter);
     images = images.subspan(count);
   }
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(lane));
   return decoded;
 }
 

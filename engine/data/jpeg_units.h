@@ -2,6 +2,7 @@
 
 #include <c10/core/Device.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,10 +14,9 @@
 #include "engine/data/image_resize.h"
 #include "recipes/schema/recipe.h"
 
-namespace dstrain {
+struct nvjpegHandle;
 
-/// Of the recipe: data.decode, where the data set reads it.
-[[nodiscard]] bool decodes_on_gpu(const DataConfig& data);
+namespace dstrain {
 
 /// A JPEG file, a part of which becomes a square.
 struct UnitImage {
@@ -33,9 +33,9 @@ struct UnitImage {
 /// pixels differ a little from the CPU's, but are the same in each run.
 class JpegUnits {
  public:
-  /// `threads` of them may decode at once. Error{usage} where the device has no such units or
-  /// nvJPEG is not there.
-  [[nodiscard]] static std::shared_ptr<JpegUnits> open(c10::Device device, int threads);
+  /// So many threads may decode at once, and others wait. Error{usage} where
+  /// the device has no such units or nvJPEG is not there.
+  [[nodiscard]] static std::shared_ptr<JpegUnits> open(c10::Device device, int lanes);
   ~JpegUnits();
   JpegUnits(const JpegUnits&) = delete;
   JpegUnits& operator=(const JpegUnits&) = delete;
@@ -47,13 +47,14 @@ class JpegUnits {
  private:
   struct Library;
   struct Lane;
+  class BorrowedLane;
   JpegUnits(c10::Device device, const Library& library);
-  [[nodiscard]] std::unique_ptr<Lane> take();
 
   c10::Device device_;
   const Library& library_;
-  void* handle_ = nullptr;  ///< an nvjpegHandle_t
+  nvjpegHandle* handle_ = nullptr;
   std::mutex mutex_;
+  std::condition_variable returned_;
   std::vector<std::unique_ptr<Lane>> idle_;
 };
 

@@ -123,7 +123,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
   // A program is built for the limit only where one is asked for.
   MemoryLimit limit;
   if (offload.share == 0)
-    limit = memory_limit(recipe, training_program(layout, cost, options), cost, machine);
+    limit = memory_limit(recipe, training_program(layout, cost, options), layout, cost, machine);
   const bool as_needed = limit.bytes > 0;
   layout.chunk = offload.chunk;
   place_parameters(layout, parameters);

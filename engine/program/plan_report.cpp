@@ -317,7 +317,8 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .forms = forms_of(strategy, cost, machine),
                   .stages = std::move(stages)};
   if (recipe.memory.limit > 0)
-    plan.machine.device_memory = memory_limit(recipe, strategy.training, cost, machine).bytes;
+    plan.machine.device_memory =
+        memory_limit(recipe, strategy.training, strategy.layout, cost, machine).bytes;
   add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
   return plan;
 }

@@ -168,6 +168,7 @@ struct Program {
   int micro_batches = 1;
   int coordinate = 0;        ///< of the rank on the pipeline axis
   bool peer_copies = false;  ///< ProgramOptions::peer_copies
+  Bytes input_memory = 0;    ///< ProgramOptions::input_memory
 
   /// Indices of the buffers of one role, in order.
   [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
@@ -192,6 +193,7 @@ struct ProgramOptions {
   bool two_at_once = false;
   /// Data ranks on GPUs of one host gather and reduce by copies between their memories.
   bool peer_copies = false;
+  Bytes input_memory = 0;  ///< of the device, by what decodes images on it
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

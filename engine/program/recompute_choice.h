@@ -22,7 +22,8 @@ inline constexpr double kMemoryReserve = 0.04;
 /// machine whose ranks share the host's memory. `machine.device_memory` must be the same on all
 /// ranks: that of the smallest device.
 [[nodiscard]] MemoryLimit memory_limit(const Recipe& recipe, const Program& program,
-                                       const ModelCost& cost, const Machine& machine);
+                                       const Layout& layout, const ModelCost& cost,
+                                       const Machine& machine);
 
 /// What `memory.recompute: auto` came to.
 struct RecomputeChoice {

@@ -57,11 +57,14 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
 /// (recipes/BENCHMARKS.md).
 constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
 
+/// Whether devices of these ranks can copy into each other's memory.
+bool reach_each_other(const CommExtent& extent, const Machine& machine) {
+  return machine.peer_copies && extent.ranks * extent.stride <= machine.ranks_per_node;
+}
+
 /// Whether these ranks exchange rows by copies.
 bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
-  const CommExtent extent = layout.extent(axis);
-  return axis == CommAxis::tensor && machine.peer_copies &&
-         extent.ranks * extent.stride <= machine.ranks_per_node;
+  return axis == CommAxis::tensor && reach_each_other(layout.extent(axis), machine);
 }
 
 /// Two slots of it are a part of the device's memory.
@@ -422,7 +425,7 @@ void Simulator::count(const Action& action) {
 Simulation Simulator::report(Playback playback) {
   result_.ledger = peak_memory(program_);
   result_.ledger.products = product_memory(cost_, machine_);
-  result_.ledger.fixed = fixed_memory(program_, cost_, machine_);
+  result_.ledger.fixed = fixed_memory(program_, layout_, cost_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
@@ -451,14 +454,26 @@ double host_memory_rate(const Layout& layout, const Machine& machine, double alo
   return total > 0 ? std::min(alone, total / ranks) : alone;
 }
 
-Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine& machine) {
-  Bytes bytes = machine.fixed_overhead;
+Bytes fixed_memory(const Program& program, const Layout& layout, const ModelCost& cost,
+                   const Machine& machine) {
+  Bytes bytes = machine.fixed_overhead + program.input_memory;
   for (const CommChannel& channel : channels(program)) {
-    bytes += machine.communicator_overhead;
-    // Two slots of an exchange (PeerMemory), where the ranks are of one node.
-    if (machine.peer_copies) bytes += 2 * copied_bytes(channel, program, cost);
+    const Bytes copied = reach_each_other(layout.extent(channel.axis), machine)
+                             ? copied_bytes(channel, program, cost)
+                             : 0;
+    bytes += 2 * copied;  // slots of an exchange (PeerMemory)
+    if (copied == 0 || !only_copies(channel, program)) bytes += machine.communicator_overhead;
   }
   return bytes;
+}
+
+bool only_copies(const CommChannel& channel, const Program& program) {
+  return exchanges_groups(channel.lane) &&
+         std::ranges::all_of(program.actions, [&](const Action& action) {
+           return std::ranges::all_of(action.comm, [&](const Comm& comm) {
+             return CommChannel{comm.axis, action.lane} != channel || sums_or_gathers(comm.op);
+           });
+         });
 }
 
 Bytes copied_bytes(const CommChannel& channel, const Program& program, const ModelCost& cost) {

@@ -110,8 +110,8 @@ struct Simulation {
 };
 
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
-[[nodiscard]] Bytes fixed_memory(const Program& program, const ModelCost& cost,
-                                 const Machine& machine);
+[[nodiscard]] Bytes fixed_memory(const Program& program, const Layout& layout,
+                                 const ModelCost& cost, const Machine& machine);
 
 /// Of the host's memory, what a rank that could use `alone` has beside the other ranks of its host.
 [[nodiscard]] double host_memory_rate(const Layout& layout, const Machine& machine, double alone);
@@ -121,6 +121,8 @@ struct Simulation {
 /// and reduce where Program::peer_copies says so. 0: all of it goes by NCCL.
 [[nodiscard]] Bytes copied_bytes(const CommChannel& channel, const Program& program,
                                  const ModelCost& cost);
+/// Whether the program has nothing for NCCL there where copied_bytes() are exchanged by copies.
+[[nodiscard]] bool only_copies(const CommChannel& channel, const Program& program);
 
 /// What it allocates beside the buffers of its program: Ledger::products.
 [[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);

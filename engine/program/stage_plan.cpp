@@ -63,8 +63,9 @@ std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, con
                                  const ProgramOptions& options, const Machine& machine) {
   std::optional<double> least;
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
-    const Program program = training_program(layout, cost, {.micro_batches = 1}, c);
-    const MemoryLimit limit = memory_limit(recipe, program, cost, machine);
+    const ProgramOptions one = {.micro_batches = 1, .peer_copies = recipe.parallel.peer_copies};
+    const Program program = training_program(layout, cost, one, c);
+    const MemoryLimit limit = memory_limit(recipe, program, layout, cost, machine);
     if (limit.bytes == 0) return {};
     const Ledger ledger = peak_memory(program);
     Bytes workspace = 0;

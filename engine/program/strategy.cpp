@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/program/stage_plan.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/optimizers.h"
 
 namespace dstrain {
@@ -36,8 +37,8 @@ RecomputeChoice choose_on_all(const Recipe& recipe, const Layout& layout, const 
   RecomputeChoice all{.blocks = std::vector<bool>(cost.blocks.size())};
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
     const Program plain = training_program(layout, cost, options, c);
-    const RecomputeChoice own =
-        choose_recompute(layout, cost, options, memory_limit(recipe, plain, cost, machine), c);
+    const RecomputeChoice own = choose_recompute(
+        layout, cost, options, memory_limit(recipe, plain, layout, cost, machine), c);
     for (std::size_t b = 0; b < own.blocks.size(); ++b)
       all.blocks[b] = all.blocks[b] || own.blocks[b];
     all.limit = own.limit;
@@ -80,6 +81,9 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
   DSTRAIN_CHECK(problems.empty(), problems.front());
   return line;
 }
+
+/// Of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
+constexpr Bytes kJpegLane = Bytes{48} << 20;
 
 }  // namespace
 
@@ -240,6 +244,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
                             .prefetch = recipe.parallel.zero.prefetch};
   options.two_at_once = recipe.batch.concurrent == 2;
   options.peer_copies = recipe.parallel.peer_copies;
+  options.input_memory = jpeg_lanes(recipe.data) * kJpegLane;
   options.inputs = place_of(recipe.memory.offload.activations);
   if (recipe.memory.recompute == Recompute::blocks)
     options.recompute.assign(cost.blocks.size(), true);

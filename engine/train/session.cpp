@@ -54,7 +54,7 @@ std::string describe_images(const DataConfig& data, const ImageShape& stored, in
                         data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
                         spelling(data.interpolation));
   }
-  if (decodes_on_gpu(data)) text += "in training by the GPU's JPEG units, ";
+  if (jpeg_lanes(data) > 0) text += "in training by the GPU's JPEG units, ";
   return text + fmt::format("{} pixels for the model; (value x {:.6g} - [{:.6g}]) / [{:.6g}]",
                             image_size, data.normalize.scale, fmt::join(data.normalize.mean, ", "),
                             fmt::join(data.normalize.deviation, ", "));
@@ -292,8 +292,8 @@ void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
                             model_.channels, train->shape().channels),
                 fmt::format("use model.channels: {}", train->shape().channels));
   }
-  if (decodes_on_gpu(recipe_.data))
-    train->decode_by(JpegUnits::open(device_.device, recipe_.data.workers));
+  if (const int lanes = jpeg_lanes(recipe_.data); lanes > 0)
+    train->decode_by(JpegUnits::open(device_.device, lanes));
   notes_.push_back(describe_images(recipe_.data, train->shape(), model_.image_size));
   train_ = std::move(train);
   if (evaluates(recipe_)) test_ = open(Split::test, model_.image_size);
@@ -337,6 +337,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
                             .max_ctas = link ? kLinkCtas : 0,
                             .copied_bytes = copied_bytes(group.channel, strategy_->training, cost_),
                             .waits_long = exchanges_groups(group.channel.lane),
+                            .only_copies = only_copies(group.channel, strategy_->training),
                             .link = link,
                             .skips = skipped_.flag(group.channel)});
     // On the CPU threads of their own wait in links, and the executor says so.

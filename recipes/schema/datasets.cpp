@@ -151,6 +151,12 @@ bool reads(const DatasetRow& row, std::string_view path) {
   });
 }
 
+int jpeg_lanes(const DataConfig& data) {
+  constexpr int kMostLanes = 4;
+  if (data.decode != Decoder::gpu || !reads(dataset_row(data.name), "data.decode")) return 0;
+  return std::min(data.workers, kMostLanes);
+}
+
 bool is_generated(const DatasetRow& row) { return reads(row, "data.samples"); }
 
 bool fits(const DatasetRow& row, Modality modality) {

@@ -34,6 +34,9 @@ struct DatasetRow {
 [[nodiscard]] const DatasetRow& dataset_row(DatasetName name);
 /// Whether it reads the key, such as "data.resize".
 [[nodiscard]] bool reads(const DatasetRow& row, std::string_view path);
+/// Threads that decode at once by JPEG units of a GPU: more are slower. 0 unless data.decode says
+/// so.
+[[nodiscard]] int jpeg_lanes(const DataConfig& data);
 /// Whether its samples are drawn, not read.
 [[nodiscard]] bool is_generated(const DatasetRow& row);
 [[nodiscard]] bool fits(const DatasetRow& row, Modality modality);

@@ -263,7 +263,8 @@ void describe(ParallelConfig& c, Visitor& v) {
       "peer_copies", c.peer_copies,
       {.text = "What data ranks on GPUs of one host gather and reduce travels by copies between "
                "their memories, not by kernels of NCCL, which take processors from the products "
-               "beside them. It takes memory for two pieces each, of up to 128 MiB."});
+               "beside them. Two pieces of up to 128 MiB each take the place of a communicator's "
+               "buffers."});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
 }
 

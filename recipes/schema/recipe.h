@@ -272,8 +272,8 @@ struct ParallelConfig {
   SequenceAttention sequence_attention = SequenceAttention::gather;
   int pipeline = 1;
   int expert = 1;
-  double bucket = 8;         ///< MiB of fp32 gradients that small blocks share a group up to
-  bool peer_copies = false;  ///< data ranks of one host gather and reduce by copies
+  double bucket = 8;        ///< MiB of fp32 gradients that small blocks share a group up to
+  bool peer_copies = true;  ///< data ranks of one host gather and reduce by copies
   Backend backend = Backend::automatic;
 
   bool operator==(const ParallelConfig&) const = default;

@@ -220,6 +220,11 @@ TEST_CASE("with JPEG units a data set fills the rows that it fills without them"
     CAPTURE(row);
     CHECK(found.pixels[row].equal(expected.pixels[row]));
   }
+  // Also beside other neighbours.
+  HostBatch alone = by_units->allocate(9, true);
+  for (std::int64_t row = 0; row < 9;)
+    by_units->fill_rows(alone, row, std::span(indices).subspan(to_index(row), 1));
+  CHECK(alone.pixels.equal(found.pixels));
 }
 
 }  // namespace

@@ -105,14 +105,14 @@ TEST_CASE("the limit is the recipe's, else the device's less the reserve", "[rec
   Machine machine = h200();
   machine.device_memory = Bytes{100} << 30;
   const Program program = training_program(c.layout, c.cost, c.options);
-  const MemoryLimit device = memory_limit(recipe, program, c.cost, machine);
+  const MemoryLimit device = memory_limit(recipe, program, c.layout, c.cost, machine);
   CHECK(device.bytes == Bytes{96} << 30);
   CHECK(device.fixed ==
         machine.product_workspace + machine.fixed_overhead + 3 * machine.communicator_overhead);
-  CHECK(memory_limit(recipe, program, c.cost, cpu()).bytes == 0);
+  CHECK(memory_limit(recipe, program, c.layout, c.cost, cpu()).bytes == 0);
   recipe.memory.limit = 1.5;
-  CHECK(memory_limit(recipe, program, c.cost, cpu()).bytes == Bytes{3} << 29);
-  CHECK(memory_limit(recipe, program, c.cost, machine).bytes == Bytes{3} << 29);
+  CHECK(memory_limit(recipe, program, c.layout, c.cost, cpu()).bytes == Bytes{3} << 29);
+  CHECK(memory_limit(recipe, program, c.layout, c.cost, machine).bytes == Bytes{3} << 29);
 }
 
 TEST_CASE("a recipe leaves the choice to the plan, which says what came of it", "[recompute]") {

@@ -308,6 +308,18 @@ TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor"
   CHECK(fixed(0, true) == 1000 + 2 * Bytes{2176} * 4);                // padded for no shards
   const int wide = 1 << 20;                                           // 2.5 GiB
   CHECK(fixed(0, true, wide) == 1000 + 2 * (Bytes{128} << 20));
+
+  // NCCL is opened for norms alone then, but within a node.
+  machine.communicator_overhead = 1;
+  CHECK(fixed(3, false) == 1000 + 3);
+  CHECK(fixed(3, true) == 1000 + 1 + 2 * largest * 2 + 2 * largest * 4);
+  machine.ranks_per_node = 2;
+  CHECK(fixed(3, true) == 1000 + 3);
+}
+
+TEST_CASE("what decodes images on the device is a part of its fixed memory", "[simulate]") {
+  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 2, .prefetch = 1, .input_memory = 700});
+  CHECK(play(c, round_machine()).ledger.fixed == 1000 + 700);
 }
 
 TEST_CASE("workspaces of products are a line of their own, one for each stream, and none on a CPU",

@@ -109,7 +109,7 @@ BatchPlan Search::batch(const PlanChoice& choice) const {
 }
 
 /// What a rank may hold; 0: not known.
-Bytes Search::memory() const { return memory_limit(recipe_, {}, {}, machine_).bytes; }
+Bytes Search::memory() const { return memory_limit(recipe_, {}, {}, {}, machine_).bytes; }
 
 bool Search::too_large(Bytes bytes) const { return memory() > 0 && bytes > memory(); }
 

@@ -54,7 +54,7 @@ AutoRow simulated_row(const PlanChoice& choice, const Recipe& recipe, const Mode
     const Program& program = strategy.line[r];
     add_rank(row, program, played[r], strategy.layout, cost, machine,
              static_cast<double>(played.size()));
-    const Bytes limit = memory_limit(recipe, program, cost, machine).bytes;
+    const Bytes limit = memory_limit(recipe, program, strategy.layout, cost, machine).bytes;
     row.memory = std::max(row.memory, played[r].ledger.total());
     row.limit = r == 0 ? limit : std::min(row.limit, limit);
   }

@@ -164,11 +164,12 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
 /// fits. The seconds of that.
 double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate) const {
   ProgramOptions one = {.micro_batches = choice_.concurrent,
-                        .two_at_once = choice_.concurrent == 2};
+                        .two_at_once = choice_.concurrent == 2,
+                        .peer_copies = recipe_.parallel.peer_copies};
   if (choice_.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
   const Program program = training_program(layout_, cost_, one, rank);
-  const MemoryLimit limit = memory_limit(recipe_, program, cost_, machine_);
+  const MemoryLimit limit = memory_limit(recipe_, program, layout_, cost_, machine_);
   const Ledger ledger = peak_memory(program);
   const std::vector<int> blocks = blocks_of(rank);
   Bytes workspace = 0;

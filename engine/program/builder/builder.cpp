@@ -330,6 +330,7 @@ Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
   DSTRAIN_CHECK(coordinate >= 0 && coordinate < layout.pipeline_degree(), "no such coordinate");
   Writer writer(kind, layout, cost, options, coordinate, schedule);
   writer.program.peer_copies = options.peer_copies;
+  writer.program.input_memory = options.input_memory;
   const std::vector<GroupUse> uses = group_uses(writer);
   add_resting_state(writer, uses);
   Builder(writer, uses).run();
