@@ -102,22 +102,19 @@ void check_units(int result) {
       "see the log for an earlier error of the device");
 }
 
-std::uint8_t* GrowingMemory::of(std::size_t bytes) {
-  if (bytes > size_) {
-    release();
-    void* memory = nullptr;
-    check_units(where_ == Where::host ? cudaMallocHost(&memory, bytes)
-                                      : cudaMalloc(&memory, bytes));
-    memory_ = static_cast<std::uint8_t*>(memory);
-    size_ = bytes;
-  }
-  return memory_;
+GrowingMemory::~GrowingMemory() {
+  for (void* piece : pieces_) (void)(where_ == Where::host ? cudaFreeHost(piece) : cudaFree(piece));
 }
 
-void GrowingMemory::release() {
-  if (memory_ != nullptr) (void)(where_ == Where::host ? cudaFreeHost(memory_) : cudaFree(memory_));
-  memory_ = nullptr;
-  size_ = 0;
+std::uint8_t* GrowingMemory::of(std::size_t bytes) {
+  if (bytes > size_ || pieces_.empty()) {
+    const std::size_t size = std::max(bytes, 2 * size_);
+    void* piece = nullptr;
+    check_units(where_ == Where::host ? cudaMallocHost(&piece, size) : cudaMalloc(&piece, size));
+    pieces_.push_back(piece);
+    size_ = size;
+  }
+  return static_cast<std::uint8_t*>(pieces_.back());
 }
 
 void PartResize::enqueue(std::span<const DevicePart> parts, Interpolation filter, void* stream) {

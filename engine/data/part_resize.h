@@ -3,29 +3,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/data/image_resize.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
-/// Device or page-locked host memory that only grows. Its owner waits for its users before it asks
-/// for more.
+/// Device or page-locked host memory that only grows. What it grew out of is kept to the end, since
+/// to free it would wait for the whole device.
 class GrowingMemory {
  public:
   enum class Where { device, host };
   explicit GrowingMemory(Where where) : where_(where) {}
-  ~GrowingMemory() { release(); }
+  ~GrowingMemory();
   GrowingMemory(const GrowingMemory&) = delete;
   GrowingMemory& operator=(const GrowingMemory&) = delete;
 
-  /// At least so many bytes; what was there is lost where there were fewer.
+  /// At least so many bytes; nothing is in them where there were fewer.
   [[nodiscard]] std::uint8_t* of(std::size_t bytes);
 
  private:
-  void release();
   Where where_;
-  std::uint8_t* memory_ = nullptr;
+  std::vector<void*> pieces_;  ///< each twice as large as the one before, or more; the last is used
   std::size_t size_ = 0;
 };
 

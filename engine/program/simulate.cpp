@@ -462,16 +462,23 @@ Bytes fixed_memory(const Program& program, const Layout& layout, const ModelCost
                              ? copied_bytes(channel, program, cost)
                              : 0;
     bytes += 2 * copied;  // slots of an exchange (PeerMemory)
-    if (copied == 0 || !only_copies(channel, program)) bytes += machine.communicator_overhead;
+    if (copied == 0 || !only_copies(channel, program, layout))
+      bytes += machine.communicator_overhead;
   }
   return bytes;
 }
 
-bool only_copies(const CommChannel& channel, const Program& program) {
+bool only_copies(const CommChannel& channel, const Program& program, const Layout& layout) {
+  const int ranks = layout.extent(channel.axis).ranks;
+  const auto copied = [&](const Comm& comm) {
+    // Each rank sums a part of its own.
+    return comm.op == CommOp::all_reduce ? comm.bytes % (std::int64_t{comm.width} * ranks) == 0
+                                         : sums_or_gathers(comm.op);
+  };
   return exchanges_groups(channel.lane) &&
          std::ranges::all_of(program.actions, [&](const Action& action) {
            return std::ranges::all_of(action.comm, [&](const Comm& comm) {
-             return CommChannel{comm.axis, action.lane} != channel || sums_or_gathers(comm.op);
+             return CommChannel{comm.axis, action.lane} != channel || copied(comm);
            });
          });
 }

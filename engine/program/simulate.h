@@ -122,7 +122,8 @@ struct Simulation {
 [[nodiscard]] Bytes copied_bytes(const CommChannel& channel, const Program& program,
                                  const ModelCost& cost);
 /// Whether the program has nothing for NCCL there where copied_bytes() are exchanged by copies.
-[[nodiscard]] bool only_copies(const CommChannel& channel, const Program& program);
+[[nodiscard]] bool only_copies(const CommChannel& channel, const Program& program,
+                               const Layout& layout);
 
 /// What it allocates beside the buffers of its program: Ledger::products.
 [[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);

@@ -331,15 +331,15 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),
                                 static_cast<int>(group.ranks.size()));
     const bool link = group.channel.axis == CommAxis::pipeline;
-    auto communicator =
-        world.communicator({.name = group.name,
-                            .ranks = group.ranks,
-                            .max_ctas = link ? kLinkCtas : 0,
-                            .copied_bytes = copied_bytes(group.channel, strategy_->training, cost_),
-                            .waits_long = exchanges_groups(group.channel.lane),
-                            .only_copies = only_copies(group.channel, strategy_->training),
-                            .link = link,
-                            .skips = skipped_.flag(group.channel)});
+    auto communicator = world.communicator(
+        {.name = group.name,
+         .ranks = group.ranks,
+         .max_ctas = link ? kLinkCtas : 0,
+         .copied_bytes = copied_bytes(group.channel, strategy_->training, cost_),
+         .waits_long = exchanges_groups(group.channel.lane),
+         .only_copies = only_copies(group.channel, strategy_->training, strategy_->layout),
+         .link = link,
+         .skips = skipped_.flag(group.channel)});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));

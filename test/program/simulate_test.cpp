@@ -315,6 +315,14 @@ TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor"
   CHECK(fixed(3, true) == 1000 + 1 + 2 * largest * 2 + 2 * largest * 4);
   machine.ranks_per_node = 2;
   CHECK(fixed(3, true) == 1000 + 3);
+  machine.ranks_per_node = 8;
+  // 2176 numbers are no multiple of three ranks, which take NCCL for them.
+  const auto of_ranks = [&](int ranks) {
+    return play(make_case(0, 1, ranks, 3, {.micro_batches = 2, .peer_copies = true}), machine)
+        .ledger.fixed;
+  };
+  CHECK(of_ranks(4) == 1000 + 1 + 2 * Bytes{2176} * 4);
+  CHECK(of_ranks(3) == 1000 + 2 + 2 * Bytes{2176} * 4);
 }
 
 TEST_CASE("what decodes images on the device is a part of its fixed memory", "[simulate]") {
