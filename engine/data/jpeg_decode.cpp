@@ -19,6 +19,9 @@ constexpr const char* kReplaceHint =
 
 /// Files that claim more scans take minutes.
 constexpr int kMaxScans = 500;
+/// Sides of images for a GPU's units: smaller ones have not been tried, larger ones they do not
+/// take.
+constexpr int kMinUnitSide = 64, kMaxUnitSide = 16384;
 /// Pixels beside a part that colours at half the resolution are interpolated from.
 constexpr int kMargin = 4;
 
@@ -203,9 +206,11 @@ std::optional<JpegSize> unit_jpeg(std::string_view bytes) {
     const std::string unnamed;
     JpegReader reader(bytes, unnamed);
     const JpegSize size = reader.read_header();
-    if (!reader.fits_units() || std::int64_t{size.width} * size.height > kLargeImagePixels)
-      return {};
-    return size;
+    const auto [shorter, longer] = std::minmax(size.width, size.height);
+    const bool fits = shorter >= kMinUnitSide && longer <= kMaxUnitSide &&
+                      std::int64_t{size.width} * size.height <= kLargeImagePixels &&
+                      reader.fits_units();
+    return fits ? std::optional(size) : std::nullopt;
   } catch (const Error&) {
     return {};  // the CPU's decoder says what is wrong
   }

@@ -16,7 +16,8 @@ struct JpegSize {
   int width = 0, height = 0;
 };
 /// Size of a JPEG that a GPU's units decode: baseline, one scan of 8 bits, YCbCr with colours at
-/// full or half the resolution across or both ways, its end marker there, up to kLargeImagePixels.
+/// full or half the resolution across or both ways, its end marker there, sides of 64 to 16,384 and
+/// up to kLargeImagePixels.
 /// Nothing for other bytes, whatever they are.
 [[nodiscard]] std::optional<JpegSize> unit_jpeg(std::string_view bytes);
 

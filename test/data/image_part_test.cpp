@@ -115,7 +115,10 @@ TEST_CASE("only whole baseline JPEG files in YCbCr are for the units of a GPU", 
   CHECK(!taken(test::encode_png(image)));
   CHECK(!taken(""));
   CHECK(!taken("\xff\xd8\xff\xd9"));
-  CHECK(!taken(test::encode_jpeg(test::make_gradient(65500, 80))));
+  CHECK(!taken(test::encode_jpeg(test::make_gradient(65500, 80))));  // too many pixels
+  CHECK(!taken(test::encode_jpeg(test::make_gradient(16385, 64))));
+  CHECK(taken(test::encode_jpeg(test::make_gradient(16384, 64))));
+  CHECK(!taken(test::encode_jpeg(test::make_gradient(200, 63))));
 }
 
 TEST_CASE("an image of one channel is resized as each channel of three", "[data]") {
