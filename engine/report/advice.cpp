@@ -39,14 +39,18 @@ std::optional<Advice> data_wait(const RunFigures& run) {
   }
   if (share <= 0.03) return std::nullopt;
   const int workers = whole_setting(run, "data.workers", 1);
-  return Advice{
-      .id = "data-wait",
-      .finding = fmt::format("{} of a step waits for samples", share_words(share)),
-      .change = fmt::format("more threads that read ({} now); pack short texts; look at the "
-                            "rate of the disk under data.path",
-                            workers),
-      .share = share,
-      .overrides = {fmt::format("data.workers={}", 2 * std::max(1, workers))}};
+  const std::string data = setting(run.data, "data.name");
+  const bool image_files = data == "images" || data == "food101" || data == "frames";
+  std::string change = fmt::format("more threads that read ({} now); ", workers);
+  if (image_files && !run.gpus.empty() && setting(run.data, "data.decode") != "gpu" &&
+      setting(run.data, "data.pack") != "pixels")
+    change += "data.decode: gpu, if it is an A100, H100 or H200; ";
+  change += image_files ? "data.pack; " : "pack short texts; ";
+  return Advice{.id = "data-wait",
+                .finding = fmt::format("{} of a step waits for samples", share_words(share)),
+                .change = change + "look at the rate of the disk under data.path",
+                .share = share,
+                .overrides = {fmt::format("data.workers={}", 2 * std::max(1, workers))}};
 }
 
 std::optional<Advice> exposed_gather(const RunFigures& run) {

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/base/error.h"
 #include "engine/report/document.h"
@@ -97,6 +99,28 @@ TEST_CASE("rules of memory, clocks and values that are not finite hold to their 
   CHECK(advise(run, {}).empty());
   run.skipped = 3;
   CHECK(advise(run, {}).at(0).id == "not-finite");
+}
+
+TEST_CASE("advice about waits for samples knows image files") {
+  RunFigures run;
+  run.data.ranks.emplace_back().rows.resize(50, {.step_s = 1, .data_wait_s = 0.5});
+  const auto change = [&](std::map<std::string, std::string> settings) {
+    run.data.settings.assign(settings.begin(), settings.end());
+    const std::vector<Advice> advice = advise(run, {});
+    REQUIRE(advice.size() == 1);
+    REQUIRE(advice[0].id == "data-wait");
+    return advice[0].change;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(says(change({{"data.name", "squad"}}), "pack short texts"));
+  CHECK(!says(change({{"data.name", "food101"}}), "decode"));  // no GPU
+  run.gpus = {{.index = 0, .name = {}}};
+  CHECK(says(change({{"data.name", "food101"}, {"data.decode", "auto"}}), "data.decode: gpu"));
+  CHECK(!says(change({{"data.name", "food101"}, {"data.decode", "gpu"}}), "decode"));
+  CHECK(!says(change({{"data.name", "images"}, {"data.pack", "pixels"}}), "decode"));
+  CHECK(!says(change({{"data.name", "digits"}}), "decode"));
 }
 
 TEST_CASE("a prediction is asked for the run and for the change") {
