@@ -12,6 +12,7 @@
 #include "engine/bench/table_cells.h"
 #include "engine/report/words.h"
 #include "recipes/schema/choices.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain::bench {
 namespace {
@@ -119,7 +120,7 @@ std::string what_limits(const InputBench& bench, const InputRate& rate) {
         "time. More threads do not help.",
         rate_text, share_words(rate.copy_s * rate.images_per_s));
   }
-  if (rate.disk_s > rate.core_s() && bench.data.decode == Decoder::gpu) {
+  if (rate.disk_s > rate.core_s() && jpeg_lanes(bench.data) > 0) {
     return fmt::format(
         "{}: waiting for the GPU's JPEG units takes longest, {} an image. To change that: more "
         "threads, as long as the rate rises; then data.pack: jpeg.",
@@ -184,7 +185,7 @@ report::Document input_document(const InputBench& bench) {
                                  ? "in files of their own"
                                  : fmt::format("packed as {}", spelling(bench.data.pack));
   const std::string by_units =
-      bench.data.decode == Decoder::gpu
+      jpeg_lanes(bench.data) > 0
           ? " With data.decode: gpu, decode is all that a core does beside the GPU's JPEG units, "
             "and disk is also what waits for these."
           : "";

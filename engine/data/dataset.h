@@ -158,6 +158,8 @@ class ImageDataset : public Dataset {
   /// fill(); `label`: the pixels are there.
   void fill_row(HostBatch& batch, std::int64_t row, std::int64_t index,
                 std::optional<int> label) const;
+  /// random_resized_crop is among the choices.
+  [[nodiscard]] bool cuts_windows() const;
   /// What random_resized_crop takes of a sample.
   [[nodiscard]] DecodeRequest window_request(std::int64_t sample, std::int64_t epoch) const;
   [[nodiscard]] int draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,

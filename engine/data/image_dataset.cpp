@@ -51,7 +51,7 @@ void ImageDataset::handle_damaged(DamagedImage how) {
 }
 
 ImageShape ImageDataset::batch_shape() const {
-  if (choices_ == nullptr || !choices_->windows()) return shape();
+  if (!cuts_windows()) return shape();
   return {choices_->side(), choices_->side(), shape().channels};
 }
 
@@ -110,7 +110,7 @@ std::int64_t ImageDataset::stored_bytes(std::int64_t index) const {
 
 std::int64_t ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) const {
   DecodeRequest request = {.least_side = shape().height};
-  if (choices_ != nullptr && choices_->windows()) {
+  if (cuts_windows()) {
     request = window_request(index, epoch);
   } else {
     request.window = [](int width, int height) { return ImageWindow{0, 0, width, height}; };
@@ -122,6 +122,8 @@ std::int64_t ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) c
   return bytes;
 }
 
+bool ImageDataset::cuts_windows() const { return choices_ != nullptr && choices_->windows(); }
+
 DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epoch) const {
   return {.window = [this, sample, epoch](
                         int width,
@@ -132,7 +134,7 @@ DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epo
 /// Sample `index` with the random choices of sample `choices_of`.
 int ImageDataset::draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
                        std::span<std::uint8_t> pixels) const {
-  if (choices_ == nullptr || !choices_->windows()) return read(index, pixels);
+  if (!cuts_windows()) return read(index, pixels);
   return read_parts(index, window_request(choices_of, epoch),
                     [&](int frame, const ImagePart& part, const ImageView& view) {
                       resize_part(view, part, choices_->side(), choices_->filter(),
@@ -152,7 +154,7 @@ void ImageDataset::operate(std::int64_t choices_of, std::int64_t epoch,
 bool ImageDataset::add_images(std::int64_t index, std::int64_t epoch,
                               std::span<std::uint8_t> pixels, std::vector<StoredImage>& files,
                               std::vector<UnitImage>& images) const {
-  const bool windows = choices_ != nullptr && choices_->windows();
+  const bool windows = cuts_windows();
   for (int frame = 0; frame < frames(); ++frame) {
     std::optional<StoredImage> file = stored(index, frame);
     if (!file) return false;
@@ -199,8 +201,7 @@ std::vector<std::optional<int>> ImageDataset::decode_ahead(
     }
     images.resize(taken.size() * each);
   }
-  const Interpolation filter =
-      choices_ != nullptr && choices_->windows() ? choices_->filter() : square()->filter;
+  const Interpolation filter = cuts_windows() ? choices_->filter() : square()->filter;
   if (units_->decode(images, filter)) return labels;
   // One by one, so that which ones the units decode does not depend on their neighbours.
   for (std::size_t k = 0; k < taken.size(); ++k) {

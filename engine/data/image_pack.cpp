@@ -68,8 +68,9 @@ RgbImage reduced(RgbImage image, int side, Interpolation filter) {
   const auto axis = [](int from, int to) {
     return AxisResize{.extent = static_cast<double>(from), .resized = to, .count = to};
   };
-  resize_image({image.pixels, image.width, image.height}, axis(image.width, small.width),
-               axis(image.height, small.height), filter, small.pixels);
+  resize_image({image.pixels, image.width, image.height},
+               {axis(image.width, small.width), axis(image.height, small.height)}, filter,
+               small.pixels);
   return small;
 }
 

@@ -231,15 +231,15 @@ ImageAxes part_axes(double left, double top, double width, double height, int si
           .rows = {.start = top, .extent = height, .resized = side, .count = side}};
 }
 
-void resize_image(const ImageView& image, const AxisResize& columns, const AxisResize& rows,
-                  Interpolation interpolation, std::span<std::uint8_t> pixels) {
+void resize_image(const ImageView& image, const ImageAxes& axes, Interpolation interpolation,
+                  std::span<std::uint8_t> pixels) {
   const auto channels = static_cast<std::size_t>(image.channels);
   DSTRAIN_CHECK(image.pixels.size() == static_cast<std::size_t>(image.width) *
                                            static_cast<std::size_t>(image.height) * channels &&
-                    pixels.size() == static_cast<std::size_t>(columns.count) *
-                                         static_cast<std::size_t>(rows.count) * channels,
+                    pixels.size() == static_cast<std::size_t>(axes.columns.count) *
+                                         static_cast<std::size_t>(axes.rows.count) * channels,
                 "wrong pixel buffer");
-  const ResizePlan plan = plan_resize(image.width, image.height, {columns, rows}, interpolation);
+  const ResizePlan plan = plan_resize(image.width, image.height, axes, interpolation);
   static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
   const auto resized =
       avx2 ? Passes<Avx2>{image.channels}.run(image, plan.columns, plan.rows, plan.rows_first)
@@ -249,9 +249,8 @@ void resize_image(const ImageView& image, const AxisResize& columns, const AxisR
 
 void resize_to_square(const RgbImage& image, const SquareResize& how,
                       std::span<std::uint8_t> pixels) {
-  const ImageAxes axes = square_axes(image.width, image.height, how);
-  resize_image({image.pixels, image.width, image.height}, axes.columns, axes.rows, how.filter,
-               pixels);
+  resize_image({image.pixels, image.width, image.height},
+               square_axes(image.width, image.height, how), how.filter, pixels);
 }
 
 void resize_to_middle(const RgbImage& image, const SquareResize& how,
@@ -259,15 +258,14 @@ void resize_to_middle(const RgbImage& image, const SquareResize& how,
   Geometry whole = resized_size(image.width, image.height, how);
   whole.left = middle(whole.width, how.input, how.fit);
   whole.top = middle(whole.height, how.input, how.fit);
-  const ImageAxes axes = axes_of(image.width, image.height, whole, how.input);
-  resize_image({image.pixels, image.width, image.height}, axes.columns, axes.rows, how.filter,
-               pixels);
+  resize_image({image.pixels, image.width, image.height},
+               axes_of(image.width, image.height, whole, how.input), how.filter, pixels);
 }
 
 void resize_part(const ImageView& image, const ImagePart& part, int side, Interpolation filter,
                  std::span<std::uint8_t> pixels) {
-  const ImageAxes axes = part_axes(part.left, part.top, part.width, part.height, side);
-  resize_image(image, axes.columns, axes.rows, filter, pixels);
+  resize_image(image, part_axes(part.left, part.top, part.width, part.height, side), filter,
+               pixels);
 }
 
 }  // namespace dstrain

@@ -40,8 +40,8 @@ struct ResizePlan {
 /// `pixels` [rows.count, columns.count, channels]. The filter widens with the reduction and ends at
 /// the image's border, weights are of 22 bits and each of the two passes rounds to 8: the bits of
 /// PIL's resize.
-void resize_image(const ImageView& image, const AxisResize& columns, const AxisResize& rows,
-                  Interpolation filter, std::span<std::uint8_t> pixels);
+void resize_image(const ImageView& image, const ImageAxes& axes, Interpolation filter,
+                  std::span<std::uint8_t> pixels);
 
 /// How images of any size become squares.
 struct SquareResize {

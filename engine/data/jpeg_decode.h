@@ -17,8 +17,7 @@ struct JpegSize {
 };
 /// Size of a JPEG that a GPU's units decode: baseline, one scan of 8 bits, YCbCr with colours at
 /// full or half the resolution across or both ways, its end marker there, sides of 64 to 16,384 and
-/// up to kLargeImagePixels.
-/// Nothing for other bytes, whatever they are.
+/// up to kLargeImagePixels. Nothing for other bytes, whatever they are.
 [[nodiscard]] std::optional<JpegSize> unit_jpeg(std::string_view bytes);
 
 /// Error{data} for an image of no pixels, or of more than kMaxImagePixels.

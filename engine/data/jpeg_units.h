@@ -33,8 +33,8 @@ struct UnitImage {
 /// pixels differ a little from the CPU's, but are the same in each run.
 class JpegUnits {
  public:
-  /// So many threads may decode at once, and others wait. Error{usage} where
-  /// the device has no such units or nvJPEG is not there.
+  /// So many threads may decode at once, and others wait. Error{usage} where the device has no such
+  /// units or nvJPEG is not there.
   [[nodiscard]] static std::shared_ptr<JpegUnits> open(c10::Device device, int lanes);
   ~JpegUnits();
   JpegUnits(const JpegUnits&) = delete;

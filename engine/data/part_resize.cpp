@@ -57,39 +57,29 @@ void put(const resize::Taps& taps, const TapsPlace& place, std::uint8_t* table) 
   put(std::span(taps.weights), table + place.weights);
 }
 
-ResizePass pass_of(const TapsPlace& place, const std::uint8_t* table) {
+/// The axis of a pass, of which a line is a row of the image or a column.
+enum class Along { columns, rows };
+
+/// `pitch` is of the image at `from`; the one at `to` is dense.
+ResizePass make_pass(Along along, const TapsPlace& taps, const std::uint8_t* table,
+                     const std::uint8_t* from, std::int64_t pitch, std::uint8_t* to, int lines,
+                     int count) {
+  const bool columns = along == Along::columns;
+  const std::int64_t to_pitch = (columns ? count : lines) * kPixel;
   const auto at = [&](std::size_t offset) {
     return reinterpret_cast<const std::int32_t*>(table + offset);
   };
-  return {.first = at(place.first), .begin = at(place.begin), .weights = at(place.weights)};
-}
-
-/// A line is a row of the image.
-ResizePass along_columns(ResizePass pass, const std::uint8_t* from, std::int64_t pitch,
-                         std::uint8_t* to, int lines, int count) {
-  pass.from = from;
-  pass.from_line = pitch;
-  pass.from_step = kPixel;
-  pass.to = to;
-  pass.to_line = count * kPixel;
-  pass.to_step = kPixel;
-  pass.lines = lines;
-  pass.count = count;
-  return pass;
-}
-
-/// A line is a column of the image.
-ResizePass along_rows(ResizePass pass, const std::uint8_t* from, std::int64_t pitch,
-                      std::uint8_t* to, int lines, int count) {
-  pass.from = from;
-  pass.from_line = kPixel;
-  pass.from_step = pitch;
-  pass.to = to;
-  pass.to_line = kPixel;
-  pass.to_step = lines * kPixel;
-  pass.lines = lines;
-  pass.count = count;
-  return pass;
+  return {.from = from,
+          .from_line = columns ? pitch : kPixel,
+          .from_step = columns ? kPixel : pitch,
+          .to = to,
+          .to_line = columns ? to_pitch : kPixel,
+          .to_step = columns ? kPixel : to_pitch,
+          .lines = lines,
+          .count = count,
+          .first = at(taps.first),
+          .begin = at(taps.begin),
+          .weights = at(taps.weights)};
 }
 
 }  // namespace
@@ -147,15 +137,22 @@ void PartResize::enqueue(std::span<const DevicePart> parts, Interpolation filter
     const int across = part.axes.columns.count, down = part.axes.rows.count;
     put(plan.columns, columns[i], host);
     put(plan.rows, rows[i], host);
-    const ResizePass by_columns = pass_of(columns[i], table), by_rows = pass_of(rows[i], table);
+    const auto by_columns = [&](const std::uint8_t* from, std::int64_t pitch, std::uint8_t* to,
+                                int lines) {
+      return make_pass(Along::columns, columns[i], table, from, pitch, to, lines, across);
+    };
+    const auto by_rows = [&](const std::uint8_t* from, std::int64_t pitch, std::uint8_t* to,
+                             int lines) {
+      return make_pass(Along::rows, rows[i], table, from, pitch, to, lines, down);
+    };
     std::uint8_t *const halfway = middle + between_at[i], *const square = made + square_at[i];
     ResizePass &first = passes[i], &second = passes[parts.size() + i];
     if (plan.rows_first) {
-      first = along_rows(by_rows, part.from, part.pitch, halfway, part.width, down);
-      second = along_columns(by_columns, halfway, part.width * kPixel, square, down, across);
+      first = by_rows(part.from, part.pitch, halfway, part.width);
+      second = by_columns(halfway, part.width * kPixel, square, down);
     } else {
-      first = along_columns(by_columns, part.from, part.pitch, halfway, part.height, across);
-      second = along_rows(by_rows, halfway, across * kPixel, square, across, down);
+      first = by_columns(part.from, part.pitch, halfway, part.height);
+      second = by_rows(halfway, across * kPixel, square, across);
     }
     for (const ResizePass* pass : {&first, &second})
       most = std::max(most, std::int64_t{pass->lines} * pass->count);

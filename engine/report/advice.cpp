@@ -9,6 +9,7 @@
 #include "engine/base/printable.h"
 #include "engine/report/figures.h"
 #include "engine/report/words.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain::report {
 namespace {
@@ -40,7 +41,9 @@ std::optional<Advice> data_wait(const RunFigures& run) {
   if (share <= 0.03) return std::nullopt;
   const int workers = whole_setting(run, "data.workers", 1);
   const std::string data = setting(run.data, "data.name");
-  const bool image_files = data == "images" || data == "food101" || data == "frames";
+  const bool image_files = std::ranges::any_of(datasets(), [&](const DatasetRow& row) {
+    return row.spelling == data && reads(row, "data.decode");
+  });
   std::string change = fmt::format("more threads that read ({} now); ", workers);
   if (image_files && !run.gpus.empty() && setting(run.data, "data.decode") != "gpu" &&
       setting(run.data, "data.pack") != "pixels")

@@ -131,8 +131,10 @@ constexpr Choice kEraseFills[] = {
 constexpr Choice kDecoders[] = {
     choice(Decoder::automatic, "auto", "the CPU: pixels are the same on every machine"),
     choice(Decoder::cpu, "cpu", "libjpeg-turbo on the threads of data.workers"),
-    choice(Decoder::gpu, "gpu", "in training the JPEG units of an A100, H100 or H200, and its resize; the CPU decodes what "
-           "they do not take, and evaluation"),
+    choice(
+        Decoder::gpu, "gpu",
+        "in training the JPEG units of an A100, H100 or H200, and its resize; the CPU decodes what "
+        "they do not take, and evaluation"),
 };
 constexpr Choice kPacks[] = {
     choice(Pack::none, "none", "each image is read from its own file"),

@@ -128,8 +128,8 @@ TEST_CASE("an image of one channel is resized as each channel of three", "[data]
   const AxisResize columns = {.start = 1.5, .extent = 30, .resized = 17, .count = 17};
   const AxisResize rows = {.start = 0, .extent = 30, .resized = 41, .first = 3, .count = 20};
   std::vector<std::uint8_t> colours(17 * 20 * 3), one(17 * 20);
-  resize_image({image.pixels, 40, 30, 3}, columns, rows, Interpolation::bicubic, colours);
-  resize_image({grey, 40, 30, 1}, columns, rows, Interpolation::bicubic, one);
+  resize_image({image.pixels, 40, 30, 3}, {columns, rows}, Interpolation::bicubic, colours);
+  resize_image({grey, 40, 30, 1}, {columns, rows}, Interpolation::bicubic, one);
   for (std::size_t i = 0; i < one.size(); ++i) REQUIRE(one[i] == colours[3 * i + 1]);
 }
 
