@@ -129,8 +129,10 @@ class PeerCopies final : public Forwarding {
   /// Each rank sums its part and hands it to the others.
   void all_reduce(at::Tensor& x, ReduceOp op) override {
     const std::size_t part = x.nbytes() / to_index(size());
+    // As copied_bytes() says (engine/program/simulate.h).
+    const bool by_inner = waits_long_ && size() > 2 && part > memory_->capacity();
     if (op != ReduceOp::sum || !sum_type(x.scalar_type()) || x.numel() % size() != 0 ||
-        part < min_part_)
+        part < min_part_ || by_inner)
       return inner_.all_reduce(x, op);
     const std::int64_t own = x.numel() / size();
     at::Tensor flat = x.view({-1});

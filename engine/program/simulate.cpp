@@ -9,13 +9,21 @@
 namespace dstrain {
 namespace {
 
-/// What passes a link: all of a transfer; of the payload of a ring (n - 1) / n, of an all-reduce
+/// What a rank sends: all of a transfer; of the payload of a ring (n - 1) / n, of an all-reduce
 /// twice (Patarasu & Yuan 2009, sec. 4).
 Bytes link_bytes(const Comm& comm, const Layout& layout) {
   if (comm.op == CommOp::send || comm.op == CommOp::receive) return comm.bytes;
   const int ranks = layout.extent(comm.axis).ranks;
   const int rounds = comm.op == CommOp::all_reduce ? 2 : 1;
   return rounds * comm.bytes * (ranks - 1) / ranks;
+}
+
+/// And what leaves a node on which `local` ranks of the group are: a ring leaves it once, while in
+/// an all-to-all each of them sends to all ranks elsewhere.
+Bytes network_bytes(const Comm& comm, const Layout& layout, int local) {
+  const int ranks = layout.extent(comm.axis).ranks;
+  if (comm.op != CommOp::all_to_all) return link_bytes(comm, layout);
+  return local * comm.bytes * (ranks - local) / ranks;
 }
 
 /// Transfers of a byte that the CPU copies in its memory: read, fetched where it is to go, written.
@@ -31,21 +39,23 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   // As many groups as one stride has ranks pass through a node's adapters at once.
   const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
   const double network = machine.network_bytes_per_s / groups;
-  const double rate =
-      across_nodes ? std::min(network, machine.link_bytes_per_s) : machine.link_bytes_per_s;
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
   const auto bytes = static_cast<double>(link_bytes(comm, layout));
-  demand.comm_s += bytes / rate + depth * machine.collective_latency_s;
+  const double link_s = seconds(bytes, machine.link_bytes_per_s);
+  const int local = std::clamp(machine.ranks_per_node / groups, 1, axis.ranks);
+  const double network_s =
+      across_nodes ? seconds(static_cast<double>(network_bytes(comm, layout, local)), network) : 0;
+  demand.comm_s += std::max(link_s, network_s) + depth * machine.collective_latency_s;
   demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
   if (comm.op != CommOp::receive) {
-    demand.use(Medium::link_out, seconds(bytes, machine.link_bytes_per_s));
-    if (across_nodes) demand.use(Medium::network_out, seconds(bytes, network));
+    demand.use(Medium::link_out, link_s);
+    if (across_nodes) demand.use(Medium::network_out, network_s);
   }
   if (comm.op != CommOp::send) {
-    demand.use(Medium::link_in, seconds(bytes, machine.link_bytes_per_s));
-    if (across_nodes) demand.use(Medium::network_in, seconds(bytes, network));
+    demand.use(Medium::link_in, link_s);
+    if (across_nodes) demand.use(Medium::network_in, network_s);
   }
   // Each byte is read on its way out or written on its way in.
   demand.use(Medium::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
@@ -70,8 +80,15 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
 /// Two slots of it are a part of the device's memory.
 constexpr Bytes kLargestPiece = Bytes{128} << 20;
 
-bool sums_or_gathers(CommOp op) {
-  return op == CommOp::all_gather || op == CommOp::reduce_scatter || op == CommOp::all_reduce;
+/// Of what data ranks exchange. A sum is made in parts, one for each rank, and a sum in several
+/// pieces is too slow on more than two: each of its kernels waits for a product to end, so a layer
+/// of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
+/// recipes/BENCHMARKS.md).
+bool goes_by_copies(const Comm& comm, int ranks) {
+  if (comm.op == CommOp::all_reduce)
+    return comm.bytes % (std::int64_t{comm.width} * ranks) == 0 &&
+           (ranks <= 2 || comm.bytes <= kLargestPiece);
+  return comm.op == CommOp::all_gather || comm.op == CommOp::reduce_scatter;
 }
 
 /// And of one beside another micro-batch, for each other rank, as copies run one after the other,
@@ -459,7 +476,7 @@ Bytes fixed_memory(const Program& program, const Layout& layout, const ModelCost
   Bytes bytes = machine.fixed_overhead + program.input_memory;
   for (const CommChannel& channel : channels(program)) {
     const Bytes copied = reach_each_other(layout.extent(channel.axis), machine)
-                             ? copied_bytes(channel, program, cost)
+                             ? copied_bytes(channel, program, layout, cost)
                              : 0;
     bytes += 2 * copied;  // slots of an exchange (PeerMemory)
     if (copied == 0 || !only_copies(channel, program, layout))
@@ -470,20 +487,16 @@ Bytes fixed_memory(const Program& program, const Layout& layout, const ModelCost
 
 bool only_copies(const CommChannel& channel, const Program& program, const Layout& layout) {
   const int ranks = layout.extent(channel.axis).ranks;
-  const auto copied = [&](const Comm& comm) {
-    // Each rank sums a part of its own.
-    return comm.op == CommOp::all_reduce ? comm.bytes % (std::int64_t{comm.width} * ranks) == 0
-                                         : sums_or_gathers(comm.op);
-  };
   return exchanges_groups(channel.lane) &&
          std::ranges::all_of(program.actions, [&](const Action& action) {
            return std::ranges::all_of(action.comm, [&](const Comm& comm) {
-             return CommChannel{comm.axis, action.lane} != channel || copied(comm);
+             return CommChannel{comm.axis, action.lane} != channel || goes_by_copies(comm, ranks);
            });
          });
 }
 
-Bytes copied_bytes(const CommChannel& channel, const Program& program, const ModelCost& cost) {
+Bytes copied_bytes(const CommChannel& channel, const Program& program, const Layout& layout,
+                   const ModelCost& cost) {
   Bytes bytes = 0;
   if (channel.axis == CommAxis::tensor && computes(channel.lane)) {
     for (const BlockCost& block : cost.blocks) {
@@ -493,9 +506,10 @@ Bytes copied_bytes(const CommChannel& channel, const Program& program, const Mod
     return bytes;
   }
   if (!program.peer_copies || !exchanges_groups(channel.lane)) return 0;
+  const int ranks = layout.extent(channel.axis).ranks;
   for (const Action& action : program.actions) {
     for (const Comm& comm : action.comm) {
-      if (CommChannel{comm.axis, action.lane} == channel && sums_or_gathers(comm.op))
+      if (CommChannel{comm.axis, action.lane} == channel && goes_by_copies(comm, ranks))
         bytes = std::max(bytes, comm.bytes);
     }
   }

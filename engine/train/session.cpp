@@ -335,7 +335,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
         {.name = group.name,
          .ranks = group.ranks,
          .max_ctas = link ? kLinkCtas : 0,
-         .copied_bytes = copied_bytes(group.channel, strategy_->training, cost_),
+         .copied_bytes = copied_bytes(group.channel, strategy_->training, strategy_->layout, cost_),
          .waits_long = exchanges_groups(group.channel.lane),
          .only_copies = only_copies(group.channel, strategy_->training, strategy_->layout),
          .link = link,

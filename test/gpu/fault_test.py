@@ -21,6 +21,8 @@ CHECKPOINT_EVERY = 100
 
 
 GPUS = min(4, support.num_gpus())
+# Of all processes of a killed job. The driver frees GPUs of a process in 0.3 to 0.4 s, one process after the other.
+END_LIMIT = 1 + 0.4 * GPUS
 
 
 def say(promise, text):
@@ -120,7 +122,7 @@ def killed_rank(folder):
         root = job.failure()["root"]
         assert root["rank"] == GPUS - 1 and root["signal"] == signal.SIGKILL, (root, text)
         say(1, f"kill -9 of rank {GPUS - 1}, {name}: ended after {took:.2f} s")
-        assert took < 1.5, took
+        assert took < END_LIMIT, took
         assert not list(files.iterdir()), list(files.iterdir())
     files.rmdir()
 

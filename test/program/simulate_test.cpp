@@ -268,6 +268,20 @@ TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
   CHECK(across == Approx(inside * 10 * (7.0 / 8) / (3.0 / 4)));
 }
 
+TEST_CASE("in an all-to-all each rank of a node sends to all ranks of other nodes", "[simulate]") {
+  const auto exposed = [](int ranks, Bytes bytes) {
+    ModelCost cost = test::small_model_cost(1);
+    cost.blocks[0].exchanges = {
+        {.op = CommOp::all_to_all, .axis = CommAxis::expert, .bytes = bytes, .width = 2}};
+    const Mesh mesh(ranks, {.expert = ranks});
+    const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 1, .prefetch = 1}};
+    return play(c, round_machine()).exposed_comm_s;
+  };
+  const auto of_bytes = [&](int ranks) { return exposed(ranks, 320) - exposed(ranks, 0); };
+  // Four ranks of a node send a half each; the network has a tenth of the link's rate.
+  CHECK(of_bytes(8) == Approx(of_bytes(4) * 10 * (4 * 4.0 / 8) / (3.0 / 4)));
+}
+
 TEST_CASE("the ledger holds what each stage says", "[simulate]") {
   const ProgramOptions options = {.micro_batches = 2, .prefetch = 1};
   const Bytes elements = 1536 + 2048 + 2560, largest = 2560;
@@ -307,7 +321,7 @@ TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor"
   CHECK(fixed(3, true) == 1000 + 2 * largest * 2 + 2 * largest * 4);  // gathered, reduced
   CHECK(fixed(0, true) == 1000 + 2 * Bytes{2176} * 4);                // padded for no shards
   const int wide = 1 << 20;                                           // 2.5 GiB
-  CHECK(fixed(0, true, wide) == 1000 + 2 * (Bytes{128} << 20));
+  CHECK(fixed(3, true, wide) == 1000 + 2 * largest * 2 + 2 * (Bytes{128} << 20));
 
   // NCCL is opened for norms alone then, but within a node.
   machine.communicator_overhead = 1;
@@ -316,13 +330,21 @@ TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor"
   machine.ranks_per_node = 2;
   CHECK(fixed(3, true) == 1000 + 3);
   machine.ranks_per_node = 8;
-  // 2176 numbers are no multiple of three ranks, which take NCCL for them.
+  // 2176 numbers are no multiple of three ranks, which take NCCL for them; 1152 are one.
   const auto of_ranks = [&](int ranks) {
     return play(make_case(0, 1, ranks, 3, {.micro_batches = 2, .peer_copies = true}), machine)
         .ledger.fixed;
   };
   CHECK(of_ranks(4) == 1000 + 1 + 2 * Bytes{2176} * 4);
-  CHECK(of_ranks(3) == 1000 + 2 + 2 * Bytes{2176} * 4);
+  CHECK(of_ranks(3) == 1000 + 2 + 2 * Bytes{1152} * 4);
+  // Nor are sums in several pieces copied, but between two.
+  const auto of_wide = [&](int ranks) {
+    Case c = make_case(0, 1, ranks, 3, {.micro_batches = 2, .peer_copies = true});
+    c.layout.widths.gradient = c.layout.widths.reduce_wire = wide;
+    return play(c, machine).ledger.fixed;
+  };
+  CHECK(of_wide(2) == 1000 + 1 + 2 * (Bytes{128} << 20));
+  CHECK(of_wide(4) == 1000 + 2);
 }
 
 TEST_CASE("what decodes images on the device is a part of its fixed memory", "[simulate]") {
