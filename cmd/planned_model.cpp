@@ -11,8 +11,7 @@ namespace dstrain {
 namespace {
 
 DatasetFacts facts_of(const Recipe& recipe) {
-  return facts_of_kind(recipe.data, recipe.model.image_size,
-                       {.classes = recipe.model.classes, .channels = recipe.model.channels});
+  return facts_of_kind(recipe.data, recipe.model.image_size, random_kind(recipe));
 }
 
 }  // namespace

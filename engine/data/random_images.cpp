@@ -7,6 +7,7 @@
 #include "engine/base/philox.h"
 #include "engine/data/formats.h"
 #include "engine/data/image_choices.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain::formats {
 namespace {
@@ -19,11 +20,12 @@ constexpr int kRandomClasses = 101, kRandomChannels = 3;
 
 class RandomImages final : public ImageDataset {
  public:
-  RandomImages(std::int64_t size, const ImageShape& shape, int classes, std::int64_t seed,
-               Split split)
+  RandomImages(std::int64_t size, const ImageShape& shape, int classes, int frames,
+               std::int64_t seed, Split split)
       : size_(size),
         shape_(shape),
         classes_(classes),
+        frames_(frames),
         key_(random_key(static_cast<std::uint64_t>(seed), RandomStream::synthetic)),
         split_(split == Split::train ? 0 : 1),
         pool_(kPoolBytes + static_cast<std::size_t>(shape.bytes()) + sizeof(Philox)) {
@@ -36,13 +38,18 @@ class RandomImages final : public ImageDataset {
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] int classes() const override { return classes_; }
   [[nodiscard]] ImageShape shape() const override { return shape_; }
+  [[nodiscard]] int frames() const override { return frames_; }
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
     DSTRAIN_CHECK(index >= 0 && index < size_, "no such sample");
-    DSTRAIN_CHECK(static_cast<std::int64_t>(pixels.size()) == shape().bytes(),
-                  "wrong pixel buffer");
+    const auto each = static_cast<std::size_t>(shape().bytes());
+    DSTRAIN_CHECK(pixels.size() == each * static_cast<std::size_t>(frames_), "wrong pixel buffer");
     const Philox random = Philox::at(key_, split_, static_cast<std::uint64_t>(index));
-    const std::size_t window = random.below(0, kPoolBytes / kWindowStep) * kWindowStep;
-    std::memcpy(pixels.data(), &pool_[window], pixels.size());
+    constexpr std::size_t kWindows = kPoolBytes / kWindowStep;
+    std::size_t window = random.below(0, kWindows);
+    for (std::size_t at = 0; at < pixels.size(); at += each) {
+      std::memcpy(&pixels[at], &pool_[window * kWindowStep], each);
+      window = (window + 1) % kWindows;
+    }
     return static_cast<int>(random.below(1, static_cast<std::uint32_t>(classes_)));
   }
 
@@ -51,7 +58,7 @@ class RandomImages final : public ImageDataset {
 
   std::int64_t size_;
   ImageShape shape_;
-  int classes_;
+  int classes_, frames_;
   std::uint64_t key_;
   std::uint64_t split_;
   std::vector<std::uint8_t> pool_;
@@ -68,8 +75,8 @@ namespace {
 std::unique_ptr<ImageDataset> make_random(const DataConfig& data, Split split, int image_size,
                                           std::int64_t seed, const RandomKind& kind) {
   const DatasetFacts facts = facts_of_kind(data, image_size, kind);
-  return std::make_unique<RandomImages>(random_size(data, split), facts.shape, facts.classes, seed,
-                                        split);
+  return std::make_unique<RandomImages>(random_size(data, split), facts.shape, facts.classes,
+                                        kind.frames, seed, split);
 }
 
 }  // namespace
@@ -93,6 +100,12 @@ const ImageFormat kRandomImages = {
 }  // namespace dstrain::formats
 
 namespace dstrain {
+
+RandomKind random_kind(const Recipe& recipe) {
+  return {.classes = recipe.model.classes,
+          .channels = recipe.model.channels,
+          .frames = frames_of(recipe)};
+}
 
 std::unique_ptr<ImageDataset> open_random_images(const DataConfig& data, Split split,
                                                  int image_size, std::int64_t seed,

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "engine/data/dataset.h"
+#include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
@@ -10,7 +11,9 @@ namespace dstrain {
 /// which are never more, and 3 channels.
 struct RandomKind {
   int classes = 0, channels = 0;
+  int frames = 1;  ///< images of a sample
 };
+[[nodiscard]] RandomKind random_kind(const Recipe& recipe);
 
 /// open_images() of data.name random.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_random_images(const DataConfig& data, Split split,

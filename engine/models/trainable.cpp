@@ -12,6 +12,7 @@
 #include "engine/models/peft.h"
 #include "engine/models/upcycled_weights.h"
 #include "engine/nn/linear.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/phases.h"
 
 namespace dstrain {
@@ -41,7 +42,7 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   ModelInputs of_recipe = inputs;
   of_recipe.experts = recipe.experts;
   of_recipe.batch_norm = recipe.batch_norm;
-  of_recipe.frames = recipe.data.name == DatasetName::frames ? recipe.data.frames : 1;
+  of_recipe.frames = frames_of(recipe);
   // A group lies on one stage, and stages are cut between blocks.
   if (recipe.parallel.pipeline == 1)
     of_recipe.bucket = std::llround(std::ldexp(recipe.parallel.bucket, 20));

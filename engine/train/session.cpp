@@ -274,7 +274,7 @@ int Session::timed_every(const Machine& machine) const {
 void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
   // The model may take its classes from the data, the data its image size from the model.
   const int first_size = recipe_.model.image_size > 0 ? recipe_.model.image_size : kUsualImageSize;
-  const RandomKind kind = {.classes = recipe_.model.classes, .channels = recipe_.model.channels};
+  const RandomKind kind = random_kind(recipe_);
   const auto open = [&](Split split, int size) {
     const std::int64_t seed = recipe_.run.seed;
     return std::shared_ptr<ImageDataset>(

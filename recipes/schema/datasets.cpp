@@ -37,7 +37,7 @@ constexpr DataKeys kFilterKeys = {kFilterPaths, images,
                                   "data.name {} makes images of the model's size"};
 
 constexpr Paths kClipPaths[] = {"data.frames"};
-constexpr DataKeys kClipKeys = {kClipPaths, images, "only data.name frames has it, here it is {}"};
+constexpr DataKeys kClipKeys = {kClipPaths, images, "data.name {} has single images"};
 
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
@@ -64,7 +64,7 @@ constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
 constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys};
 constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys,
                                       &kTemplateKeys};
-constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kRowKeys};
+constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
 
 constexpr DatasetRow kDatasets[] = {
     {.name = DatasetName::digits,
@@ -116,7 +116,8 @@ constexpr DatasetRow kDatasets[] = {
      .keys = kJsonl},
     {.name = DatasetName::random,
      .spelling = "random",
-     .text = "random images or tokens, to measure speed; needs no path",
+     .text = "random images, clips or tokens, as the model takes them, to measure speed; needs no "
+             "path",
      .needs_path = false,
      .keys = kRandom},
 };
@@ -163,6 +164,17 @@ bool fits(const DatasetRow& row, Modality modality) {
   return !row.modality || *row.modality == modality;
 }
 
+bool takes_clips(const Recipe& recipe) {
+  const ModelFamily* family = family_of(recipe.model.name);
+  return family != nullptr && family->name == "cnn_lstm";
+}
+
+int frames_of(const Recipe& recipe) {
+  return reads(dataset_row(recipe.data.name), "data.frames") && takes_clips(recipe)
+             ? recipe.data.frames
+             : 1;
+}
+
 std::string datasets_of(Modality modality) {
   std::vector<std::string_view> names;
   for (const DatasetRow& row : kDatasets) {
@@ -183,6 +195,8 @@ std::vector<Inactive> inactive_data_keys(const Recipe& recipe, Modality modality
       // A data set that does not fit the model at all is an error of its own.
       if (keys->modality && !fits(row, modality)) continue;
       reason = fmt::format(fmt::runtime(keys->unread), row.spelling);
+    } else if (keys == &kClipKeys && is_generated(row) && !takes_clips(recipe)) {
+      reason = fmt::format("model.name {} takes single images", recipe.model.name);
     } else {
       continue;
     }

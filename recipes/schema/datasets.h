@@ -40,6 +40,10 @@ struct DatasetRow {
 /// Whether its samples are drawn, not read.
 [[nodiscard]] bool is_generated(const DatasetRow& row);
 [[nodiscard]] bool fits(const DatasetRow& row, Modality modality);
+/// Whether the model's samples are clips of frames.
+[[nodiscard]] bool takes_clips(const Recipe& recipe);
+/// Images of a sample: data.frames of a clip, which random data are for a model that takes clips.
+[[nodiscard]] int frames_of(const Recipe& recipe);
 /// "squad, metamathqa, jsonl or random": those that fit.
 [[nodiscard]] std::string datasets_of(Modality modality);
 

@@ -72,7 +72,8 @@ void describe(DataConfig& c, Visitor& v) {
            .min = 0,
            .max = 16384});
   v.field("frames", c.frames,
-          {.text = "Frames of a clip, spread evenly over it.",
+          {.text = "Frames of a clip, spread evenly over it; of random data of a model that takes "
+                   "clips, too.",
            .unit = "frames",
            .min = 1,
            .max = 4096});

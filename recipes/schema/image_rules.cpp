@@ -88,8 +88,8 @@ void gpus_decode_jpeg(const Recipe& r, RuleContext& context) {
 
 /// Other models take a label per image.
 void clips_have_their_model(const Recipe& r, RuleContext& context) {
-  const ModelFamily* family = family_of(r.model.name);
-  if (r.data.name != DatasetName::frames || family == nullptr || family->name == "cnn_lstm") return;
+  if (r.data.name != DatasetName::frames || family_of(r.model.name) == nullptr || takes_clips(r))
+    return;
   context.error(
       "data.name",
       fmt::format("frames are clips of images, model.name {} takes single images", r.model.name),

@@ -189,8 +189,7 @@ void convolutions_are_whole(const Recipe& r, RuleContext& context) {
 /// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
 void statistics_have_samples(const Recipe& r, RuleContext& context) {
   constexpr int kFew = 16;
-  const int frames = r.data.name == DatasetName::frames ? r.data.frames : 1;
-  if (r.batch.micro * frames >= kFew || !has_batch_norm(r)) return;
+  if (r.batch.micro * frames_of(r) >= kFew || !has_batch_norm(r)) return;
   if (r.batch_norm.over != BatchNormOver::micro_batch) return;
   context.warning("batch.micro",
                   fmt::format("{} samples are few for the statistics of batch norm", r.batch.micro),

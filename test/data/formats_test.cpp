@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
 
 #include "engine/base/error.h"
 #include "engine/data/dataset.h"
@@ -266,6 +267,13 @@ TEST_CASE("random images have the classes and channels of the model", "[data]") 
   CHECK((facts.classes == 3 && facts.shape == grey->shape()));
   CHECK(open_images(data, Split::train, 8, 1)->classes() == 101);
   CHECK(open_random_images(data, Split::train, 8, 1, {.classes = 1000})->classes() == 101);
+  const auto clips =
+      open_random_images(data, Split::train, 8, 1, {.classes = 3, .channels = 1, .frames = 3});
+  REQUIRE(clips->frames() == 3);
+  std::vector<std::uint8_t> clip(3 * 64);
+  CHECK(clips->read(5, clip) == grey->read(5, pixels));
+  CHECK(std::ranges::equal(std::span(clip).first(64), pixels));
+  CHECK_FALSE(std::ranges::equal(std::span(clip).last(64), pixels));
 }
 
 TEST_CASE("facts are known without the files and agree with them", "[data]") {
