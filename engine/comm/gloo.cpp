@@ -230,7 +230,7 @@ class GlooCommunicator final : public Communicator {
     guarded(operation, [&] {
       const c10::NoGradGuard no_grad;
       const auto work = started(start);
-      work->wait();
+      if (!work->wait()) group_.fail(operation, "this rank gives up");  // by `cancel`
     });
   }
 

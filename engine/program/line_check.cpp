@@ -45,7 +45,7 @@ class LineChecker {
   int root(int n);
   void end_together(int rank_a, int a, int rank_b, int b);
   bool pair_transfers(int rank, ActionKind send, ActionKind receive, int other);
-  bool pair_collectives();
+  bool pair_collectives(CommAxis axis, const std::vector<int>& coordinates);
   void find_cycle();
 
   const std::vector<Program>& line_;
@@ -112,27 +112,32 @@ bool LineChecker::pair_transfers(int rank, ActionKind send, ActionKind receive, 
   return true;
 }
 
-/// Collectives of the whole line are the same ones in the same order.
-bool LineChecker::pair_collectives() {
-  const auto of_line = [&](int rank) {
+/// Collectives along the axis are the same ones in the same order on these coordinates.
+bool LineChecker::pair_collectives(CommAxis axis, const std::vector<int>& coordinates) {
+  const auto of_axis = [&](int rank) {
     std::vector<std::pair<int, Comm>> list;
     for (int i = 0; i < count(rank); ++i) {
       for (const Comm& comm : actions(rank)[to_index(i)].comm) {
-        if (comm.axis == CommAxis::world) list.emplace_back(i, comm);
+        if (comm.axis == axis) list.emplace_back(i, comm);
       }
     }
     return list;
   };
-  const auto first = of_line(0);
-  for (int rank = 1; rank < ranks(); ++rank) {
-    const auto own = of_line(rank);
-    for (std::size_t k = 0; k < std::max(first.size(), own.size()); ++k) {
-      if (k >= first.size() || k >= own.size() || first[k].second != own[k].second) {
-        problems_.push_back(fmt::format(
-            "collective {} of all ranks is not the same on coordinates 0 and {}", k + 1, rank));
+  const int first = coordinates.front();
+  const auto expected = of_axis(first);
+  for (const int rank : coordinates) {
+    if (rank == first) continue;
+    const auto own = of_axis(rank);
+    for (std::size_t k = 0; k < std::max(expected.size(), own.size()); ++k) {
+      if (k >= expected.size() || k >= own.size() || expected[k].second != own[k].second ||
+          actions(first)[to_index(expected[k].first)].group !=
+              actions(rank)[to_index(own[k].first)].group) {
+        problems_.push_back(
+            fmt::format("collective {} over {} is not the same on coordinates {} and {}", k + 1,
+                        comm_axis_name(axis), first, rank));
         return false;
       }
-      end_together(0, first[k].first, rank, own[k].first);
+      end_together(first, expected[k].first, rank, own[k].first);
     }
   }
   return true;
@@ -191,7 +196,11 @@ void LineChecker::run() {
     paired = pair_transfers(rank, ActionKind::send_down, ActionKind::receive_down, below) && paired;
     paired = pair_transfers(rank, ActionKind::send_up, ActionKind::receive_up, above) && paired;
   }
-  if (pair_collectives() && paired) find_cycle();
+  std::vector<int> all(to_index(ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  if (pair_collectives(CommAxis::world, all) &&
+      pair_collectives(CommAxis::ends, {0, ranks() - 1}) && paired)
+    find_cycle();
 }
 
 }  // namespace

@@ -319,12 +319,13 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
   if (recipe.memory.limit > 0)
     plan.machine.device_memory =
         memory_limit(recipe, strategy.training, strategy.layout, cost, machine).bytes;
-  add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
+  add_host_memory(plan.step.ledger, recipe, strategy.layout, machine,
+                  static_cast<int>(fullest - ranks.begin()));
   return plan;
 }
 
 void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
-                     const Machine& machine) {
+                     const Machine& machine, int coordinate) {
   ledger.host_base = machine.host_base;
   if (recipe.run.checkpoint.every.is_never()) return;
   // Written in fp32, divided among the copies of a shard. What rests on the host is read there
@@ -333,7 +334,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
   ledger.host_checkpoint = ledger.block_states;
   for (int g = 0; g < static_cast<int>(layout.flat.size()); ++g) {
     const GroupLayout& kind = layout.groups[to_index(g)];
-    if (!kind.trainable) continue;
+    if (!kind.trainable || !layout.holds(coordinate, g)) continue;
     const bool master_apart = layout.widths.master > 0;
     const Place weights = master_apart ? kind.state_place : kind.parameter_place;
     const Bytes width =

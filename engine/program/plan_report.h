@@ -37,9 +37,10 @@ struct PlanReport {
                                    const Strategy& strategy, const ModelCost& cost,
                                    const Machine& machine);
 
-/// Adds what a rank holds on the host beside what it offloads: `host_base` and `host_checkpoint`.
+/// Adds what a rank with this coordinate of the pipeline holds on the host beside what it offloads:
+/// `host_base` and `host_checkpoint`.
 void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
-                     const Machine& machine);
+                     const Machine& machine, int coordinate);
 /// On the host, of one rank; with what it allocates where device and host are one memory.
 [[nodiscard]] Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine);
 

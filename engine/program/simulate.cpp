@@ -284,7 +284,8 @@ Demand Simulator::demand(const Action& action) const {
     }
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
-        if (!layout_.groups[to_index(g)].trainable) continue;
+        if (!layout_.groups[to_index(g)].trainable || !layout_.holds(program_.coordinate, g))
+          continue;
         on_device(0, static_cast<double>(layout_.own_elements(g) * widths.gradient));
       }
       break;
@@ -341,9 +342,12 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   // Reads the gradient, reads and writes master and moments, writes the compute copy. Then reads
   // the weights once more, and reads and writes their average.
   const int master = widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
-  const int width = widths.gradient + master + 2 * widths.moments + 3 * widths.average;
+  const int width = widths.gradient + master + 3 * widths.average;
   const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
-  const auto bytes = static_cast<double>(elements * width);
+  // Matrices of a rule that updates whole ones have fewer moments.
+  const double moments = static_cast<double>(moments_of(action.group, layout_).bytes()) /
+                         static_cast<double>(layout_.own_elements(action.group));
+  const double bytes = static_cast<double>(elements) * (width + 2 * moments);
   if (kind.update_method != UpdateMethod::host) {
     demand.busy_s += action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
     demand.use(Medium::sm, action.flops / machine_.flops_per_s);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/train/executor.h"
 
@@ -73,19 +74,13 @@ void Executor::transfer(Prepared& prepared, std::size_t i) {
     perform();
     return;
   }
-  // What the compute lane has done is done; other lanes may still be under way.
-  std::vector<std::pair<LaneThread*, std::int64_t>> before;
+  // What the compute lane has done is done, and a transfer waits for no other transfer.
   for (const auto* waits : {&action.after, &action.after_previous}) {
-    for (const int other : *waits) {
-      const auto thread = transfer_threads_.find(prepared.program->actions[to_index(other)].lane);
-      if (thread != transfer_threads_.end())
-        before.emplace_back(&thread->second, prepared.jobs[to_index(other)]);
-    }
+    for (const int other : *waits)
+      DSTRAIN_CHECK(!transfer_threads_.contains(prepared.program->actions[to_index(other)].lane),
+                    "a transfer waits for a transfer");
   }
-  prepared.jobs[i] = transfer_threads_.at(action.lane).add([before, perform]() mutable {
-    for (const auto& [thread, job] : before) thread->wait(job);
-    perform();
-  });
+  prepared.jobs[i] = transfer_threads_.at(action.lane).add(perform);
 }
 
 void Executor::wait_for_transfers(const Prepared& prepared, std::size_t i) {

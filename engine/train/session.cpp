@@ -204,8 +204,8 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       record);
 }
 
-/// What the ranks of this host offload, and their copies for checkpoints, fit into its memory,
-/// before any of it is taken. Their base is taken by now.
+/// What the ranks of this host offload fits into its memory, before any of it is taken. Their base
+/// is taken by now.
 void Session::require_host_memory(const World& world) const {
   const Ledger ledger = peak_memory(strategy_->training);
   if (ledger.host() == 0) return;
@@ -267,8 +267,12 @@ int Session::timed_every(const Machine& machine) const {
       break;
   }
   if (!device_.is_cuda()) return 1;
-  const Program& training = strategy_->training;
-  return timing_interval(training, simulate(training, strategy_->layout, cost_, machine).step_s);
+  const std::vector<Program>& line = strategy_->line;
+  const double step_s = simulate(line, strategy_->layout, cost_, machine).front().step_s;
+  int interval = 1;
+  for (const Program& program : line)
+    interval = std::max(interval, timing_interval(program, step_s));
+  return interval;
 }
 
 void Session::open_image_data(const Splits& splits, ProgressSink* progress) {

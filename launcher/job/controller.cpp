@@ -104,7 +104,8 @@ class Controller {
     transport_->add_polls(fds);
     ::poll(fds.data(), fds.size(), timeout_ms());
     for (std::size_t i = 0; i < readers.size(); ++i) {
-      if (readers[i] != nullptr && fds[i].revents != 0) receive(*readers[i]);
+      // What another node said may have closed the channel.
+      if (readers[i] != nullptr && readers[i]->channel && fds[i].revents != 0) receive(*readers[i]);
     }
     for (JobNode& node : nodes_) {
       if (node.channel) node.channel->flush();
@@ -201,6 +202,11 @@ class Controller {
       case FrameType::fault:
         node.fault = unpack<FaultMessage>(frame);
         node.enter(State::gone);
+        // Its ranks ended with it; those of other nodes wait for them.
+        if (phase_ == Phase::running) {
+          node.lost = node.fault->message;
+          stop_others(&node, StopKind::elsewhere);
+        }
         break;
       case FrameType::pong:
         pong(node, unpack<Pong>(frame));

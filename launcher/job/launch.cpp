@@ -181,7 +181,7 @@ class Job {
       token_.emplace(run_.path);
       return run_to_the_end();
     } catch (const Error&) {
-      if (generation_ <= 1) remove_refused(run_);
+      if (!has_run_) remove_refused(run_);
       throw;
     }
   }
@@ -193,6 +193,7 @@ class Job {
       report_start();
       const Outcome outcome = run_generation(make_generation(), stops_, console_, interrupts_);
       ++generation_;
+      has_run_ = has_run_ || outcome.started;
       if (const auto code = handle(outcome)) return *code;
     }
   }
@@ -318,7 +319,7 @@ class Job {
         return outcome.exit_code;
       case Outcome::Kind::interrupted:
         sweep(outcome.lost_hosts);
-        if (!outcome.started && generation_ == 1) remove_refused(run_);
+        if (!has_run_) remove_refused(run_);
         return outcome.exit_code;
       case Outcome::Kind::saved:
         return handle_stop(outcome);
@@ -417,9 +418,9 @@ class Job {
     using enum ErrorKind;
     constexpr std::array kRefusals = {usage, data, hosts, checkpoint};
     return generation_ == 1 && outcome.step < 0 &&
-           std::ranges::any_of(
-               kRefusals,
-               [&outcome](ErrorKind kind) { return outcome.exit_code == exit_code(kind); });
+           std::ranges::any_of(kRefusals, [&outcome](ErrorKind kind) {
+             return outcome.exit_code == exit_code(kind);
+           });
   }
 
   /// Lines of the failed rank's log to repeat: none where all of them stand on the console.
@@ -495,6 +496,7 @@ class Job {
   Subreaper subreaper_;
   std::vector<std::string> lost_;
   int generation_ = 0;
+  bool has_run_ = false;  ///< ranks were started, now or before
 };
 
 }  // namespace

@@ -42,7 +42,6 @@ void throw_fault(const std::vector<JobNode>& nodes) {
   int code = 0;
   for (const JobNode& node : nodes) {
     if (!node.fault) continue;
-    // Words of an agent that had already run ranks are told as a failure of its own.
     if (!message.empty()) message += '\n';
     message += node.fault->message;
     hint = node.fault->hint;
@@ -77,10 +76,12 @@ FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::in
   report.root.host = node.name();
   report.root.step = step;
   report.root.signal = node.lost_signal;
-  report.root.error_code = exit_code(ErrorKind::again);
+  report.root.error_code = node.fault ? node.fault->exit_code : exit_code(ErrorKind::again);
   report.root.error = node.lost;
   report.summary =
-      node.is_local()
+      node.fault ? fmt::format("the agent on {} cannot go on ({}); its ranks were ended",
+                               node.name(), node.lost)
+      : node.is_local()
           ? fmt::format("the agent on {} was lost ({}); its ranks were ended", node.name(),
                         node.lost)
           : fmt::format("host {} was lost ({}); its agent ends ranks {}-{} by itself within {} s",
@@ -107,7 +108,8 @@ Outcome conclude(const GenerationEnd& end, Console& console) {
   }
   if (end.stops.count >= 2 || (end.stops.count == 1 && !end.started))
     return interrupted(outcome, end.stops, console);
-  throw_fault(end.nodes);
+  // Of an agent that had already run ranks they are told as a failure of its own.
+  if (!end.started) throw_fault(end.nodes);
   if (!outcome.problems.empty()) {
     outcome.kind = Outcome::Kind::unreachable;
     outcome.exit_code = exit_code(ErrorKind::hosts);

@@ -131,7 +131,7 @@ TEST_CASE("no built step is shorter than the bound of its choice", "[program][au
     CHECK(bound.memory <= row.memory);
     const Estimate estimate =
         estimate_step(choice, recipe, cost, layout, strategy.batch.micro_batches, searched.machine);
-    CHECK(estimate.step_s == Approx(row.step_s).epsilon(choice.zero_stage == 3 ? 0.25 : 0.15));
+    CHECK(estimate.step_s == Approx(row.step_s).epsilon(choice.zero_stage == 3 ? 0.25 : 0.16));
     CHECK(row.compute_s + row.exchange_s + row.exposed_s + row.bubble_s + row.rest_s ==
           Approx(row.step_s));
     ++compared;

@@ -115,7 +115,8 @@ void Gradients::reduce(int group, int micro_batch, int after) {
 }
 
 int Gradients::finish() {
-  // After all others: the stages come to it at different times.
+  // After all others, in one order on all stages: they come to it at different times.
+  std::ranges::sort(over_stages_, {}, &Late::group);
   for (const auto& [group, micro_batch, after] : over_stages_) reduce(group, micro_batch, after);
   Action norm;
   for (const Resting& resting : writer_.resting) {

@@ -1,13 +1,18 @@
 #include "test/launcher/job.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <fstream>
 #include <memory>
 #include <thread>
 
+#include "engine/base/unique_fd.h"
 #include "test/support/catch.h"
 
 using namespace dstrain::launcher::test;
+using dstrain::UniqueFd;
 using dstrain::test::TempDir;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -19,6 +24,19 @@ int count(const std::string& text, const std::string& part) {
   int found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
+}
+
+/// A copy of the controller's end of its connection to the agent; empty: the kernel does not give
+/// it.
+UniqueFd controllers_socket(pid_t controller) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, controller, 0)));
+  for (int fd = 3; process && fd < 16; ++fd) {
+    const std::string path = "/proc/" + std::to_string(controller) + "/fd/" + std::to_string(fd);
+    std::error_code none;
+    if (!contains(std::filesystem::read_symlink(path, none).string(), "socket:")) continue;
+    return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), fd, 0)));
+  }
+  return UniqueFd();
 }
 
 }  // namespace
@@ -239,6 +257,26 @@ TEST_CASE("daemonised grandchildren and children of a rank end with the job",
   REQUIRE(job.wait() == 0);
   CHECK(contains(job.output(), "that the ranks had left behind"));
   CHECK(job.alive().empty());
+}
+
+TEST_CASE("an agent that cannot go on with its ranks leaves their logs and says so",
+          "[launcher][job][alone]") {
+  TempDir directory;
+  Job job(directory, {"print", "hello", "sleep", "60000"}, {.ranks = 2});
+  REQUIRE(job.prints("hello"));
+  const UniqueFd line = controllers_socket(job.pid());
+  if (!line) {
+    WARN("this machine lets no process take another one's descriptors: not tested");
+    return;
+  }
+  const std::vector<char> garbage(64, '\xff');
+  REQUIRE(::write(line.get(), garbage.data(), garbage.size()) == 64);
+  CHECK(job.wait() == 70);
+  CAPTURE(job.output());
+  CHECK(contains(job.output(), "cannot go on"));
+  CHECK(contains(job.log(0), "hello"));
+  CHECK(job.failure()["root"]["kind"] == "agent");
+  CHECK(job.is_gone(milliseconds(1000)));
 }
 
 TEST_CASE("a program that cannot be run is named", "[launcher][job][alone]") {
