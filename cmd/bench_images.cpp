@@ -51,7 +51,9 @@ std::vector<int> usual_threads(int cores) {
 int bench_images(const ImageBenchOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const Recipe& recipe = loaded.recipe;
-  if (!fits(dataset_row(recipe.data.name), Modality::images)) {
+  const ModelFamily* family = family_of(recipe.model.name);
+  const bool reads_text = family != nullptr && family->modality == Modality::text;
+  if (reads_text || !fits(dataset_row(recipe.data.name), Modality::images)) {
     throw Error(ErrorKind::usage, "this recipe's data are text, and this command times images",
                 "use a recipe with image files");
   }
@@ -109,6 +111,7 @@ Command add_bench_images(CLI::App& root) {
   app->add_option("--threads", options->threads,
                   "Numbers of threads. Default: 1, 2, 4 and so on up to the cores near the device.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1024));
   app->add_option(
          "--seconds", options->seconds,

@@ -240,11 +240,13 @@ void add_options(CLI::App& app, BenchParallelOptions& options) {
   app.add_option("--ranks", parallel.ranks, "Numbers of ranks.")
       ->required()
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1048576));
   app.add_option(
          "--scaling", options.scaling,
          "weak: tokens of a rank stay; strong: tokens of a step stay. Default: weak,strong.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::IsMember({"weak", "strong"}));
   app.add_option("--tokens", parallel.tokens,
                  "Of a step of strong scaling. Default: 65536, of images batch.global.")

@@ -112,12 +112,14 @@ Command add_bench_run(CLI::App& root) {
   app->add_option("recipes", options->recipes, "Recipe files (YAML).")->required();
   app->add_option("--variants", options->variants,
                   "What is compared, the first is the baseline. Default: recipe, as it is.")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app->add_option("--variant", options->own_variants,
                   "A further one: NAME=KEY=VALUE,KEY=VALUE. Repeatable.");
   add_overrides(*app, options->plan.overrides);
   app->add_option("--ranks", options->ranks, "Numbers of ranks. Default: 1.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1048576));
   app->add_option("--scaling", options->scaling,
                   "weak: batch.global, which is for the first number of ranks, grows with it;\n"

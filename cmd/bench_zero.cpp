@@ -187,17 +187,20 @@ Command add_bench_zero(CLI::App& root) {
   app->add_option("--ranks", options->zero.ranks,
                   "Numbers of ranks of the stages. Default: none, if --scaling is there.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1048576));
   app->add_option("--stages", options->zero.stages,
                   "ZeRO stages, 0 to 3. The first is that of weak scaling, and of one rank, which "
                   "divides nothing.\n"
                   "Default: 0,1,2,3.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(0, 3));
   app->add_option("--offload", options->offloads,
                   "What rests on the host: none, optimizer, optimizer+parameters (stage 3 or one "
                   "rank). Default: none,optimizer.")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app->add_option("--pinned", options->pinned,
                   "Whether that host memory is page-locked: true, false, both. Default: true.")
       ->check(CLI::IsMember({"true", "false", "both"}));
@@ -205,6 +208,7 @@ Command add_bench_zero(CLI::App& root) {
                   "Numbers of ranks of weak scaling: batch.global, which is for the first of them, "
                   "grows with it.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1048576));
   app->add_option("--samples-per-rank", options->zero.samples_per_rank,
                   "Training samples of weak scaling, times the ranks. Default: the recipe's.")

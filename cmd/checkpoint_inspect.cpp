@@ -29,7 +29,8 @@ struct InspectOptions {
 std::vector<ListedValue> values_of(const std::filesystem::path& path) {
   if (path.extension() != ".safetensors") return listing(TorchZip(path).root());
   std::vector<ListedValue> values;
-  for (const auto& [name, entry] : open_weight_file(path)->entries()) {
+  const std::unique_ptr<WeightFile> file = open_weight_file(path);
+  for (const auto& [name, entry] : file->entries()) {
     values.push_back({.path = name, .what = entry.dtype, .shape = entry.shape, .is_tensor = true});
   }
   return values;

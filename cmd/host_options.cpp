@@ -56,8 +56,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
          "NCCL_*, GLOO_*,\n"
          "OMP_*, GOMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   app.add_option_function<std::string>(
          "--env-file",
          [&options](const std::string& path) {

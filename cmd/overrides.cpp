@@ -4,8 +4,7 @@ namespace dstrain {
 
 void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
   app.add_option("--set", overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
 }
 
 }  // namespace dstrain

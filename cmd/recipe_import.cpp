@@ -94,8 +94,7 @@ Command add_recipe_import(CLI::App& root) {
       ->check(CLI::Range(1, 1 << 20));
   app->add_option("--accept", import.accepted,
                   "Goes on although this key would give other numbers. Repeatable.")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   app->add_option("-o,--output", request->recipe, "Recipe to write. Default: standard output.");
   app->add_option("--report", request->report,
                   "Report to write (Markdown): what became of each key.");

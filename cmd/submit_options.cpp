@@ -98,8 +98,7 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   add("--account", options.account, "Account to charge. Default: the user's.");
   add("--qos", options.qos, "Quality of service. Default: the account's.");
   add("--sbatch", options.sbatch, "Further option of sbatch: --sbatch=--exclusive. Repeatable.")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
 }
 
 void complete_submit_options(JobOptions& job, SubmitRequest& request) {

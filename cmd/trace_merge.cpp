@@ -126,6 +126,7 @@ Command add_trace_merge(CLI::App& root) {
   app->add_option("--steps", options->steps, "Only these steps, as 4-6 or 5. Default: all.");
   app->add_option("--ranks", options->ranks, "Only these ranks, as 0,1,8. Default: all.")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::NonNegativeNumber);
   app->add_option("--lanes", options->lanes, "device, host or all. Default: all.")
       ->check(CLI::IsMember({"device", "host", "all"}));

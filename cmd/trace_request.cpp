@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -22,14 +23,24 @@ struct RequestOptions {
   int wait_s = 120;
 };
 
+volatile std::sig_atomic_t stop_signal = 0;
+
 int request_trace(const RequestOptions& options) {
   using namespace std::chrono_literals;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    (void)std::signal(number, [](int given) { stop_signal = given; });
   trace::write_request(options.run, options.steps);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.wait_s);
-  while (trace::is_requested(options.run) && std::chrono::steady_clock::now() < deadline)
+  while (stop_signal == 0 && trace::is_requested(options.run) &&
+         std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(50ms);
   // What is still there now is taken back; the run may have taken it in between.
-  if (trace::take_request(options.run) > 0) {
+  const bool withdrawn = trace::take_request(options.run) > 0;
+  if (withdrawn && stop_signal != 0) {
+    print_error("the request is withdrawn\n");
+    return 128 + stop_signal;
+  }
+  if (withdrawn) {
     throw Error(ErrorKind::usage,
                 fmt::format("{}: the run did not take the request within {} s, it is withdrawn",
                             options.run, options.wait_s),

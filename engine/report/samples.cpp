@@ -162,8 +162,12 @@ void read_other_hosts(RunData& run) {
 }  // namespace
 
 void read_samples(RunData& run) {
-  const fs::path gpu = run.path / "gpu.csv";
-  run.gpus = read_gpus(run, path_exists(gpu) ? gpu : run.path / "memory.csv");
+  // A run without GPUs has neither.
+  for (const char* name : {"gpu.csv", "memory.csv"}) {
+    if (!path_exists(run.path / name)) continue;
+    run.gpus = read_gpus(run, run.path / name);
+    break;
+  }
   run.cpu = read_cpu(run, run.path / "cpu.txt");
   read_other_hosts(run);
 }

@@ -167,11 +167,12 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
+  // No rank takes memory before all have looked, as communicators are opened together.
+  require_host_memory(world);
   record.enter(-1, "open communicators");
   open_communicators(world, record);
   if (const std::string note = skipped_.note(); !note.empty()) notes_.push_back(note);
 
-  require_host_memory(world);
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
@@ -204,16 +205,27 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       record);
 }
 
-/// What the ranks of this host offload fits into its memory, before any of it is taken. Their base
-/// is taken by now.
+/// What the ranks of this host offload fits into its memory, and without GPUs all that they hold,
+/// before any of it is taken. Their base is taken by now.
 void Session::require_host_memory(const World& world) const {
   const Ledger ledger = peak_memory(strategy_->training);
-  if (ledger.host() == 0) return;
-  const Bytes wanted = ledger.host() * world.local_size;
+  const Bytes each = ledger.host() + (device_.is_cuda() ? 0 : ledger.allocated());
+  const Bytes wanted = each * world.local_size;
   UsableMemory usable = usable_host_memory();
   if (const Bytes limit = host_limit(recipe_); limit > 0 && limit < usable.bytes)
     usable = {.bytes = limit, .bound = "given by memory.host_limit"};
-  if (wanted <= usable.bytes) return;
+  if (each == 0 || wanted <= usable.bytes) return;
+  if (!device_.is_cuda()) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} rank{} of this host need{} {} ({} each, as `dstrain plan` lists it), "
+                    "and {} are {}",
+                    world.local_size, world.local_size == 1 ? "" : "s",
+                    world.local_size == 1 ? "s" : "", format_bytes(wanted), format_bytes(each),
+                    format_bytes(usable.bytes), usable.bound),
+        "lower batch.micro, take fewer ranks or memory.recompute: blocks, or a machine "
+        "with GPUs");
+  }
   const OffloadConfig& offload = recipe_.memory.offload;
   throw Error(
       ErrorKind::usage,

@@ -512,7 +512,21 @@ void StateStore::require_own_tensors(const CheckpointReader& reader) const {
     }
   }
   for (const BlockState* state : block_states_) known.insert(state->part.name);
+  // Of this optimizer, and of the rule for parameters that are no matrices.
+  const OptimizerRow& row = optimizer_row(options_.optimizer);
+  std::set<std::string> prefixes = {average_name("")};
+  for (const OptimizerName rule : {row.name, row.others.value_or(row.name)}) {
+    for (const auto& moment : optimizer_row(rule).moments)
+      prefixes.insert(fmt::format("optimizer.{}/", moment));
+  }
   for (const Piece& tensor : reader.tensors()) {
+    const std::string prefix = tensor.name.substr(0, tensor.name.find('/') + 1);
+    if (tensor.name.starts_with("optimizer.") && !prefixes.contains(prefix)) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("the checkpoint is of another optimizer: {} has no state '{}'",
+                              row.spelling, tensor.name),
+                  "resume with the optimizer of the run that saved it");
+    }
     if (!tensor.name.starts_with("optimizer.") && !known.contains(tensor.name)) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("the checkpoint is of another model: this one has no tensor '{}'",

@@ -60,7 +60,7 @@ void lock(RunDirectory& run) {
   // File systems without locks exist; only "somebody holds it" is a reason to refuse.
   if (errno == EWOULDBLOCK) {
     throw Error(ErrorKind::usage, fmt::format("{} is in use by another job", run.path.string()),
-                "wait for it, or start a new run with --resume never");
+                "wait for it, or start a new run: --resume never, and no --run-name in use");
   }
 }
 

@@ -149,7 +149,8 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
     switch (classify(end)) {
       using enum EndClass;
       case clean:
-        groups["had ended with exit code 0"].push_back(end.rank);
+        groups[end.stop_time_ns > 0 ? "ended by dstrain" : "had ended with exit code 0"].push_back(
+            end.rank);
         break;
       case stopped:
         groups["ended by dstrain"].push_back(end.rank);

@@ -25,6 +25,7 @@ struct Field {
   std::string_view unless = {};        ///< key of the same section without which it is required
   std::span<const Choice> names = {};  ///< what a text may be; empty: anything
   std::size_t length = 0;              ///< of a list; 0: any
+  bool lines = false;                  ///< of text: it may have line ends and tabs
 };
 
 /// An enumeration, or a list of one, without its type.
@@ -133,7 +134,7 @@ class Visitor {
     }
   }
   template <class E>
-    requires std::is_enum_v<E>
+  requires std::is_enum_v<E>
   static Slot slot(std::vector<E>& values) {
     return EnumListSlot{.at = &values,
                         .get =

@@ -98,9 +98,11 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("packing", c.packing,
           {.text = "Puts several samples into one sequence; none attends to another."});
   v.field("prompt", c.prompt,
-          {.text = "Template of the part before the answer (jsonl); {NAME} stands for a field."});
+          {.text = "Template of the part before the answer (jsonl); {NAME} stands for a field. In "
+                   "double quotes, \\n is a line end.",
+           .lines = true});
   v.field("response", c.response,
-          {.text = "Template of the answer (jsonl); {NAME} stands for a field."});
+          {.text = "Template of the answer (jsonl); {NAME} stands for a field.", .lines = true});
   v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
   v.field("bad_record", c.bad_record,
           {.text = "What becomes of a record or an image that cannot be used."});

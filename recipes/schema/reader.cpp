@@ -306,6 +306,10 @@ bool YamlReader::is_unquoted(const std::string& path, const Node& node, const ch
     return refuse(path, node, fmt::format("{} is wanted, here is {}", wanted, kind_name(node.kind)),
                   "write one value");
   }
+  if (node.quoted && node.text.empty()) {
+    return refuse(path, node, fmt::format("{} is wanted, here is an empty text", wanted),
+                  "write a value");
+  }
   if (node.quoted) {
     return refuse(
         path, node,
@@ -386,9 +390,9 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
   }
   Expanded expanded = expand_variables(node.text);
   if (!expanded.mistake.empty()) return refuse(path, node, expanded.mistake, expanded.hint);
-  if (!is_plain_text(expanded.text)) {
+  if (about.lines ? !first_unprintable(expanded.text).empty() : !is_plain_text(expanded.text)) {
     return refuse(path, node, "holds a control character or broken UTF-8",
-                  "text is one line of UTF-8");
+                  about.lines ? "text is UTF-8" : "text is one line of UTF-8");
   }
   const std::string& text = expanded.text;
   if (!about.names.empty()) {

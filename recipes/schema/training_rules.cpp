@@ -26,6 +26,11 @@ void one_length(const Recipe& r, RuleContext& context) {
   }
 }
 
+void runs_have_a_folder(const Recipe& r, RuleContext& context) {
+  if (r.run.output.empty())
+    context.error("run.output", "is empty", "name the folder of the runs, such as runs");
+}
+
 void each_phase_has_one_length(const Recipe& r, RuleContext& context) {
   for (std::size_t i = 0; i < r.phases.size(); ++i) {
     const PhaseConfig& phase = r.phases[i];
@@ -159,6 +164,7 @@ void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) 
 std::span<const Rule> training_rules() {
   static const std::vector<Rule> all = {
       {one_length, {"run.epochs", "run.steps", "phases"}},
+      {runs_have_a_folder, {"run.output"}},
       {each_phase_has_one_length, {"phases"}},
       {phases_are_the_run, {"run.epochs", "run.steps", "phases"}},
       {image_sizes_fit_the_weights,

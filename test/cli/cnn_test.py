@@ -25,6 +25,8 @@ with tempfile.TemporaryDirectory() as scratch:
     exported = f"{scratch}/exported"
     text = expect_success(run("checkpoint", "export", directory, exported, "--names", "timm"))
     assert "under the names of timm" in text, text
+    listed = expect_success(run("checkpoint", "inspect", f"{exported}/model.safetensors"))
+    assert ".weight: F32" in listed or ".weight: float32" in listed, listed
     config = json.loads(open(f"{exported}/config.json").read())
     assert config["architecture"] == "cnn-basic" and config["num_classes"] == 10, config
     assert config["pretrained_cfg"]["input_size"] == [1, 8, 8] and len(config["pretrained_cfg"]["mean"]) == 1, config

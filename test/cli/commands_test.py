@@ -81,6 +81,22 @@ for row in measured["rows"]:
     for key in ("parameters", "macs", "saved_bytes"):
         assert sum(layer[key] for layer in row["layers"]) == row[key], (key, row)
 
+# Options stand before the recipe or behind it.
+quickstart = ROOT / "recipes/quickstart.yaml"
+assert "rank 1" in expect_success(run("launch", "--set", "run.epochs=1", "--env", "A=1", "--ranks", 2, quickstart, "--dry-run"))
+behind = run("launch", quickstart, "--set", "run.epochs=1", "extra", "--dry-run")
+assert behind.returncode == 64 and "not of the form" not in behind.stderr, behind.stderr
+
+# Without GPUs all that the ranks hold lies in the host's memory.
+large = run("launch", quickstart, "--ranks", 2, "--set", "memory.host_limit=0.001")
+assert large.returncode == 64 and "2 ranks of this host need" in large.stdout + large.stderr, large
+nowhere = run("recipe", "check", quickstart, "--set", "run.output=")
+assert nowhere.returncode == 64 and "run.output: is empty" in nowhere.stderr, nowhere
+empty = run("recipe", "check", quickstart, "--set", "optimizer.lr=")
+assert empty.returncode == 64 and "here is an empty text" in empty.stderr, empty
+images = run("bench", "images", ROOT / "recipes/bloom/bloom-560m_random.yaml")
+assert images.returncode == 64 and "this command times images" in images.stderr, images
+
 refused = run("plan", *recipes[:2], "--auto")
 assert refused.returncode == 64 and "one recipe, here are 2" in refused.stderr, refused
 for wrong in ("no_such_recipe.yaml", "LICENSE"):

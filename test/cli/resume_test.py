@@ -32,6 +32,11 @@ with tempfile.TemporaryDirectory() as scratch:
     expected = losses(whole)
     assert sorted(expected) == list(range(1, STEPS + 1)), sorted(expected)
 
+    # The moments of another optimizer are not taken for its own.
+    other = run("launch", "recipes/quickstart.yaml", "--ranks", 4, *SHORT, "--set", "run.steps=24", "--set", "optimizer.name=lion", "--resume", whole)
+    assert other.returncode != 0 and "of another optimizer: lion has no state 'optimizer.exp_avg_sq/" in other.stdout + other.stderr, other
+    assert losses(whole) == expected
+
     for ranks in (4, 3, 2, 1):
         resumed = scratch / f"on{ranks}" / whole.name
         copy_until(whole, resumed, HALF)

@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import pathlib
+import signal
 import tempfile
 import time
 
@@ -132,6 +133,14 @@ with tempfile.TemporaryDirectory() as scratch:
     # Nobody is there to take it, or it is no run.
     late = run("trace", "request", asked, "--wait", 1)
     assert late.returncode == 64 and "withdrawn" in late.stderr and not (asked / "trace_request.json").exists(), late.stderr
+    # Ctrl-C takes it back.
+    waiting = start("trace", "request", asked)
+    while not (asked / "trace_request.json").exists():
+        assert waiting.poll() is None, waiting.communicate()[0]
+        time.sleep(0.01)
+    waiting.send_signal(signal.SIGINT)
+    text, _ = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130 and "withdrawn" in text and not (asked / "trace_request.json").exists(), text
     (asked / "trace_request.json").write_text("{}")
     again = run("trace", "request", asked)
     assert again.returncode == 64 and "asked for already" in again.stderr, again.stderr
