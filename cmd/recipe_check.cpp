@@ -7,6 +7,7 @@
 #include "cmd/command.h"
 #include "cmd/overrides.h"
 #include "engine/base/output.h"
+#include "engine/base/words.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -23,7 +24,9 @@ bool check_one(const std::string& file, const std::vector<std::string>& override
     const LoadedRecipe loaded = load_recipe(file, overrides);
     for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
     print_text("{}: ok{}\n", file,
-               loaded.warnings.empty() ? "" : fmt::format(", {} warnings", loaded.warnings.size()));
+               loaded.warnings.empty() ? ""
+                                       : fmt::format(", {} warning{}", loaded.warnings.size(),
+                                                     plural(loaded.warnings.size())));
     return true;
   } catch (const RecipeError& error) {
     print_error("{}\n", error.what());

@@ -8,6 +8,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/make_folder.h"
 #include "engine/models/weights.h"
 #include "engine/nn/block_state.h"
 
@@ -109,7 +110,7 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
   // transformers 5 reads the first, transformers 4 the second.
   config["dtype"] = torch_name(options.dtype);
   config["torch_dtype"] = torch_name(options.dtype);
-  fs::create_directories(folder);
+  make_folder(folder);
   const fs::path single = folder / "model.safetensors", index = single.string() + ".index.json";
   const std::vector<Shard> shards = make_shards(model, options);
   if (shards.size() == 1) {

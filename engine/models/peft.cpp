@@ -17,6 +17,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/make_folder.h"
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
 #include "engine/weights/misfits.h"
@@ -247,7 +248,7 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
                          .values = {}});
     }
   }
-  fs::create_directories(folder);
+  make_folder(folder);
   SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});
   for (const Piece& part : parts) writer.write(read(part));
   writer.commit();

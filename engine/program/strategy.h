@@ -23,6 +23,10 @@ struct BatchPlan {
   int micro = 0;          ///< samples of one micro-batch of one rank
   int micro_batches = 1;  ///< accumulation steps
   [[nodiscard]] int fillers() const { return data_ranks * micro * micro_batches - global; }
+  /// Of the places of a step, which samples take.
+  [[nodiscard]] double share_filled() const {
+    return static_cast<double>(global) / (global + fillers());
+  }
 };
 
 struct Strategy {
