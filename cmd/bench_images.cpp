@@ -51,9 +51,7 @@ std::vector<int> usual_threads(int cores) {
 int bench_images(const ImageBenchOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const Recipe& recipe = loaded.recipe;
-  const ModelFamily* family = family_of(recipe.model.name);
-  const bool reads_text = family != nullptr && family->modality == Modality::text;
-  if (reads_text || !fits(dataset_row(recipe.data.name), Modality::images)) {
+  if (is_language_model(recipe.model)) {
     throw Error(ErrorKind::usage, "this recipe's data are text, and this command times images",
                 "use a recipe with image files");
   }

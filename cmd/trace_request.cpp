@@ -13,6 +13,7 @@
 #include "engine/base/run_layout.h"
 #include "engine/base/words.h"
 #include "engine/trace/request.h"
+#include "launcher/base/interrupts.h"
 
 namespace dstrain {
 namespace {
@@ -23,16 +24,14 @@ struct RequestOptions {
   int wait_s = 120;
 };
 
-volatile std::sig_atomic_t stop_signal = 0;
-
 int request_trace(const RequestOptions& options) {
   using namespace std::chrono_literals;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    (void)std::signal(number, [](int given) { stop_signal = given; });
+  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP});
   trace::write_request(options.run, options.steps);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.wait_s);
-  while (stop_signal == 0 && trace::is_requested(options.run) &&
-         std::chrono::steady_clock::now() < deadline)
+  int stop_signal = 0;
+  while (trace::is_requested(options.run) && std::chrono::steady_clock::now() < deadline &&
+         (stop_signal = interrupts.next()) == 0)
     std::this_thread::sleep_for(50ms);
   // What is still there now is taken back; the run may have taken it in between.
   const bool withdrawn = trace::take_request(options.run) > 0;

@@ -458,15 +458,14 @@ class Loader {
 
   void apply_actions(RankState& in) {
     const std::vector<ActionInfo>& actions = in.events.program = read_actions(in.events);
-    if (actions.empty() && in.events.cpu)
+    if (actions.empty()) {
+      if (!in.events.cpu) return;
+      // Traces of a CPU name the action in the event itself.
+      for (GpuEvent& event : in.events.events) event.action = event.name;
       in.events.notes.push_back(
           fmt::format("rank {}: no rank{}_actions.json beside its trace, so communication counts "
                       "as compute: analyze the trace where the run left it",
                       in.events.rank, in.events.rank));
-    if (actions.empty()) {
-      // Traces of a CPU name the action in the event itself.
-      if (in.events.cpu)
-        for (GpuEvent& event : in.events.events) event.action = event.name;
       return;
     }
     std::vector<std::uint32_t> numbers;

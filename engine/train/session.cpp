@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
 #include "engine/base/index.h"
+#include "engine/base/words.h"
 #include "engine/data/jpeg_units.h"
 #include "engine/data/order.h"
 #include "engine/data/random_images.h"
@@ -209,30 +210,31 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
 /// before any of it is taken. Their base is taken by now.
 void Session::require_host_memory(const World& world) const {
   const Ledger ledger = peak_memory(strategy_->training);
-  const Bytes wanted = ledger.host() * world.local_size;
+  const Bytes each = ledger.host() + (device_.is_cuda() ? 0 : ledger.allocated());
+  if (each == 0) return;
+  const Bytes all = each * world.local_size, wanted = ledger.host() * world.local_size;
   UsableMemory usable = usable_host_memory();
-  const Bytes each = ledger.host() + ledger.allocated(), all = each * world.local_size;
   // Ranks may hold a little less than their plan, and others may give memory back.
   if (!device_.is_cuda() && all > usable.bytes / 4 * 5) {
     throw Error(
         ErrorKind::usage,
         fmt::format("{} rank{} of this host need{} {} ({} each, as `dstrain plan` lists it), "
                     "and {} are {}",
-                    world.local_size, world.local_size == 1 ? "" : "s",
-                    world.local_size == 1 ? "s" : "", format_bytes(all), format_bytes(each),
-                    format_bytes(usable.bytes), usable.bound),
+                    world.local_size, plural(world.local_size), world.local_size == 1 ? "s" : "",
+                    format_bytes(all), format_bytes(each), format_bytes(usable.bytes),
+                    usable.bound),
         "lower batch.micro, take fewer ranks or memory.recompute: blocks, or a machine "
         "with GPUs");
   }
   if (const Bytes limit = host_limit(recipe_); limit > 0 && limit < usable.bytes)
     usable = {.bytes = limit, .bound = "given by memory.host_limit"};
-  if (wanted == 0 || wanted <= usable.bytes) return;
+  if (wanted <= usable.bytes) return;
   const OffloadConfig& offload = recipe_.memory.offload;
   throw Error(
       ErrorKind::usage,
       fmt::format("memory.offload: {} rank{} of this host offload {} ({} each: {} pinned, {} "
                   "pageable), and {} are {}",
-                  world.local_size, world.local_size == 1 ? "" : "s", format_bytes(wanted),
+                  world.local_size, plural(world.local_size), format_bytes(wanted),
                   format_bytes(ledger.host()), format_bytes(ledger.pinned),
                   format_bytes(ledger.pageable), format_bytes(usable.bytes), usable.bound),
       offload.share > 0 && offload.optimizer != OffloadPlace::none
