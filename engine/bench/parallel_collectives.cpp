@@ -22,6 +22,8 @@ std::string purpose_of(std::string_view name) {
   std::string_view lane = dash == std::string_view::npos ? "" : name.substr(dash + 1);
   lane = lane.substr(0, lane.find('-'));
   if (axis == "pipeline") return "activations between stages";
+  // Parameters are gathered over other axes than that of replicas.
+  if (lane == "gather" && axis.find("data") != std::string_view::npos) return "gradients";
   if (lane == "gather") return "parameters";
   if (lane == "reduce") return "gradients";
   if (axis == "world") return "norm and metrics";

@@ -83,7 +83,7 @@ std::unique_ptr<Communicator> make_by_backend(const std::shared_ptr<Store>& stor
   const auto open_nccl = [store, group, options] { return make_nccl(*store, group, options); };
   if (options.copied_bytes == 0) return open_nccl();
   std::unique_ptr<PeerMemory> memory =
-      PeerMemory::open(*store, group, options.copied_bytes / group.size);
+      PeerMemory::open(*store, group, options.copied_bytes / group.size, options.waits_long);
   if (memory == nullptr) return open_nccl();
   // Buffers of a communicator that is never used would take 190 MiB, and its start 0.3 s.
   auto nccl = options.only_copies ? make_deferred(group, open_nccl) : open_nccl();

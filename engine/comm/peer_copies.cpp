@@ -86,13 +86,14 @@ class PeerCopies final : public Forwarding {
     const std::size_t part = input.nbytes();
     for (std::size_t first = 0; first < part; first += memory_->capacity()) {
       const std::size_t bytes = std::min(part - first, memory_->capacity());
-      begin("all_gather", {to_index(size()), from + first}, bytes);
+      begin("all_gather", {to_index(size()), from + first}, bytes, first == 0);
       if (first == 0) {
         meanwhile();
         if (char* own = to + to_index(rank()) * part; own != from) copy(own, from, part);
       }
       finish("all_gather");
       place(to + first, part, bytes);
+      check("all_gather", memory_->read(caller_.handle()));
     }
   }
 
@@ -113,7 +114,7 @@ class PeerCopies final : public Forwarding {
       std::vector<const void*> parts;
       for (int peer = 0; peer < size(); ++peer)
         parts.push_back(from + to_index(peer) * output.nbytes());
-      begin("reduce_scatter", parts, bytes);
+      begin("reduce_scatter", parts, bytes, first == 0);
       if (first == 0) meanwhile();
       finish("reduce_scatter");
       PeerSum sum{.count = size(),
@@ -123,6 +124,7 @@ class PeerCopies final : public Forwarding {
       for (int peer = 0; peer < size(); ++peer)
         sum.parts[peer] = peer == rank() ? parts[to_index(peer)] : memory_->arrived(peer);
       check("reduce_scatter", add_parts(sum, caller_.handle()));
+      check("reduce_scatter", memory_->read(caller_.handle()));
     }
   }
 
@@ -145,8 +147,9 @@ class PeerCopies final : public Forwarding {
 
   void settle() override {
     if (!memory_->settled()) {
-      begin("settle", {}, 0);
+      begin("settle", {}, 0, /*first=*/true);
       finish("settle");
+      check("settle", memory_->read(caller_.handle()));
     }
     if (!joined_) {
       sent_.record(copies_);
@@ -156,11 +159,15 @@ class PeerCopies final : public Forwarding {
   }
 
  private:
-  /// Copies begin behind the present work of the caller's stream.
-  void begin(const char* operation, const std::vector<const void*>& from, std::size_t bytes) {
+  /// Copies of the first piece begin behind the present work of the caller's stream; those of
+  /// further ones, which are there, do so where the memory does not say by itself when it is read.
+  void begin(const char* operation, const std::vector<const void*>& from, std::size_t bytes,
+             bool first) {
     caller_ = Stream::current(device_);
-    ready_.record(caller_);
-    ready_.wait(copies_);
+    if (first || !waits_long_) {
+      ready_.record(caller_);
+      ready_.wait(copies_);
+    }
     joined_ = false;
     check(operation, memory_->send(from, bytes, copies_.handle()));
   }

@@ -20,7 +20,8 @@ namespace dstrain::comm {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
-static_assert(2 * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
+constexpr std::size_t kSlots = 2;
+static_assert(2 * kSlots * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
 
 /// Functions of the driver, which a machine without a GPU lacks: not linked, but asked for.
 struct Driver {
@@ -85,6 +86,14 @@ const char* write_ones(const std::vector<std::uintptr_t>& words, cudaStream_t st
   return operate(std::move(writes), stream);
 }
 
+/// And sets them back.
+const char* await_ones(const std::vector<std::uintptr_t>& words, cudaStream_t stream) {
+  std::vector<Operation> operations;
+  for (const std::uintptr_t word : words) operations.push_back(wait_for(word, 1));
+  for (const std::uintptr_t word : words) operations.push_back(write_of(word, 0));
+  return operate(std::move(operations), stream);
+}
+
 /// Whether the stream is being captured, where operations of the driver on words cannot be a part
 /// of the graph; with an error's text, if there is one.
 std::pair<bool, const char*> capturing(cudaStream_t stream) {
@@ -120,8 +129,9 @@ char* mapped(const std::string& theirs) {
 
 }  // namespace
 
-PeerMemory::PeerMemory(const Group& group, std::size_t part)
+PeerMemory::PeerMemory(const Group& group, std::size_t part, bool acknowledged)
     : rank_(group.rank),
+      acknowledged_(acknowledged),
       part_(part),
       slot_(part * static_cast<std::size_t>(group.size)),
       memory_(static_cast<std::size_t>(group.size), nullptr) {}
@@ -141,7 +151,10 @@ void PeerMemory::give_up(void* stream) {
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
   std::vector<std::uintptr_t> words;
   for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
-    for (const std::size_t slot : {0, 1}) words.push_back(word(rank_, peer, slot));
+    for (std::size_t slot = 0; slot < kSlots; ++slot) {
+      words.push_back(word(rank_, peer, slot));
+      words.push_back(read_word(rank_, peer, slot));
+    }
   }
   for (int turn = 0; turn < kTurns; ++turn) {
     if (cudaStreamQuery(static_cast<cudaStream_t>(stream)) != cudaErrorNotReady) return;
@@ -150,10 +163,11 @@ void PeerMemory::give_up(void* stream) {
   }
 }
 
-std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part) {
+std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part,
+                                             bool acknowledged) {
   const auto wanted = static_cast<std::size_t>(part);
   std::unique_ptr<PeerMemory> made(
-      new PeerMemory(group, (wanted + kAlignment - 1) / kAlignment * kAlignment));
+      new PeerMemory(group, (wanted + kAlignment - 1) / kAlignment * kAlignment, acknowledged));
   const std::size_t size = made->flags() + kAlignment;
   void* own = nullptr;
   if (group.size <= kMaxPeers && std::getenv("DSTRAIN_NO_PEER_COPIES") == nullptr &&
@@ -191,6 +205,10 @@ std::uintptr_t PeerMemory::word(int at, int of, std::size_t slot) const {
          (slot * kMaxPeers + to_index(of)) * sizeof(std::uint32_t);
 }
 
+std::uintptr_t PeerMemory::read_word(int at, int of, std::size_t slot) const {
+  return word(at, of, kSlots + slot);
+}
+
 const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
 
 const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t bytes,
@@ -199,6 +217,11 @@ const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t b
   last_ = 1 - last_;
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
+  if (acknowledged_ && sent_++ >= kSlots) {
+    std::vector<std::uintptr_t> read;
+    for (int peer = 0; peer < size; ++peer) read.push_back(read_word(rank_, peer, last_));
+    if (const char* error = await_ones(read, on)) return error;
+  }
   std::vector<std::uintptr_t> words;
   // Each begins with the rank behind it, so that no two write to one GPU at first.
   for (int step = 1; step <= size; ++step) {
@@ -218,6 +241,14 @@ const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t b
   return write_words(args, stream);
 }
 
+const char* PeerMemory::read(void* stream) {
+  if (!acknowledged_) return nullptr;
+  std::vector<std::uintptr_t> words;
+  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
+    words.push_back(read_word(peer, rank_, last_));
+  return write_ones(words, static_cast<cudaStream_t>(stream));
+}
+
 const char* PeerMemory::receive(void* stream, bool by_driver) {
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
@@ -227,12 +258,9 @@ const char* PeerMemory::receive(void* stream, bool by_driver) {
     auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
     return await_words(words, size, stream);
   }
-  std::vector<Operation> operations;
-  for (int peer = 0; peer < size; ++peer)
-    operations.push_back(wait_for(word(rank_, peer, last_), 1));
-  for (int peer = 0; peer < size; ++peer)
-    operations.push_back(write_of(word(rank_, peer, last_), 0));
-  return operate(std::move(operations), on);
+  std::vector<std::uintptr_t> words;
+  for (int peer = 0; peer < size; ++peer) words.push_back(word(rank_, peer, last_));
+  return await_ones(words, on);
 }
 
 }  // namespace dstrain::comm

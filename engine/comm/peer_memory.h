@@ -18,13 +18,17 @@ namespace dstrain::comm {
 /// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k
 /// and set the words of k - 1 back. No word counts, so that a CUDA graph can hold exchanges: an
 /// even number of them, as it always begins with the same slot.
+///
+/// With `acknowledged` a rank begins exchange k + 2 when every rank has said that it has read k
+/// (read()), which may be before it has done so itself: copies of the next part travel while a
+/// kernel waits for room. Not in a graph.
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
   /// each other, or are more than kMaxPeers, and where DSTRAIN_NO_PEER_COPIES is set. A slot holds
   /// `part` bytes of each rank.
   [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
-                                                        Bytes part);
+                                                        Bytes part, bool acknowledged);
   /// The streams of the last exchange must have ended.
   ~PeerMemory();
   /// Ends the waits on `stream` for peers that may never come; what arrived is of no use.
@@ -44,17 +48,23 @@ class PeerMemory {
   /// runs meanwhile, but inside a graph.
   [[nodiscard]] const char* receive(void* stream, bool by_driver);
   [[nodiscard]] const void* arrived(int rank) const;
+  /// What arrived is not needed any more when `stream` is here. Before the next send.
+  [[nodiscard]] const char* read(void* stream);
   /// The next exchange uses the first slot.
   [[nodiscard]] bool settled() const { return last_ == 1; }
 
  private:
-  PeerMemory(const Group& group, std::size_t part);
+  PeerMemory(const Group& group, std::size_t part, bool acknowledged);
   [[nodiscard]] std::size_t offset(int rank) const;
   [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
-  /// Address of the word in rank `at`'s memory that says that rank `of` has filled a slot.
+  /// Address of the word in rank `at`'s memory that says that rank `of` has filled a slot, or that
+  /// it has read its own.
   [[nodiscard]] std::uintptr_t word(int at, int of, std::size_t slot) const;
+  [[nodiscard]] std::uintptr_t read_word(int at, int of, std::size_t slot) const;
 
   int rank_;
+  bool acknowledged_;
+  std::uint64_t sent_ = 0;  ///< exchanges
   std::size_t part_ = 0, slot_ = 0;
   std::size_t last_ = 1;       ///< slot of the last exchange; the first one uses slot 0
   std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped

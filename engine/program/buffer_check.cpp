@@ -43,6 +43,7 @@ class BufferChecker {
     int part = -1;
     int micro_batch = -1;
     int writer = kNoAction;         ///< that changed it last; or that freed it
+    int summed_by = kNoAction;      ///< of a gradient whose sum was gathered: the reduce
     std::vector<int> readers = {};  ///< since then
   };
 
@@ -97,6 +98,7 @@ class BufferChecker {
   std::map<std::pair<int, int>, Collecting> collecting_;
   std::vector<int> held_;                  ///< by group: gather that holds it now
   std::vector<std::vector<int>> reduces_;  ///< by group
+  std::vector<int> gathered_sums_;         ///< by group
 };
 
 BufferChecker::BufferChecker(const Program& program, int run_length, const Layout& layout,
@@ -112,7 +114,8 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       problems_(problems),
       contents_(program.buffers.size()),
       held_(cost.groups.size(), kNoAction),
-      reduces_(cost.groups.size()) {
+      reduces_(cost.groups.size()),
+      gathered_sums_(cost.groups.size(), 0) {
   for (std::size_t id = 0; id < contents_.size(); ++id) {
     const Buffer& buffer = program.buffers[id];
     const bool rests = at_rest(buffer.role);
@@ -216,7 +219,10 @@ void BufferChecker::read(int i, int id, Content& content) {
   const bool slot = role == BufferRole::state_slot || role == BufferRole::gradient_slot;
   if (slot && (content.group != action(i).group || content.part != action(i).part))
     problem("{} reads {}, which holds another part", name(i), buffer_name(id));
-  must_precede(content.writer, i);
+  // The rank's own part, which norm reads, was there before.
+  const bool own_part = action(i).kind == ActionKind::norm && content.writer != kNoAction &&
+                        action(content.writer).kind == ActionKind::gather_sum;
+  must_precede(own_part ? content.summed_by : content.writer, i);
   content.readers.push_back(i);
 }
 
@@ -248,6 +254,7 @@ void BufferChecker::write(int i, int id, Content& content) {
   }
   content.micro_batch = a.micro_batch;
   content.filled = true;
+  if (a.kind == ActionKind::gather_sum) content.summed_by = content.writer;
   content.writer = i;
   content.readers.clear();
 }
@@ -304,6 +311,9 @@ void BufferChecker::count_gradients(int i) {
       problem("{} comes after {} of {} backwards that add to it", name(i), gradient.added,
               expected);
     gradient.cleared = kNoAction;
+  } else if (a.kind == ActionKind::gather_sum) {
+    if (!layout_.splits_sum(a.group)) problem("{}: the rank has the whole sum", name(i));
+    ++gathered_sums_[to_index(a.group)];
   } else if (a.kind == ActionKind::update) {
     collecting(a.group, 0).cleared = kNoAction;
   }
@@ -314,6 +324,10 @@ void BufferChecker::count_gradients(int i) {
 void BufferChecker::each_reduced_once(int runs) {
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
     if (!layout_.reduced(g) || !own_.holds(g)) continue;
+    if (const int gathers = gathered_sums_[to_index(g)];
+        gathers != (layout_.splits_sum(g) ? runs : 0))
+      problem("the sum of the gradient of {} is gathered {} times instead of once",
+              cost_.groups[to_index(g)].name, gathers / runs);
     const bool from_slot = layout_.reduced_from_slot(g);
     std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
     for (const int i : reduces_[to_index(g)])

@@ -234,6 +234,9 @@ Needs BufferNeeds::of(int i) const {
     case ActionKind::reduce:
       reduce_needs(a, needs);
       break;
+    case ActionKind::gather_sum:
+      needs.writes.push_back({gradient, a.group});
+      break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
         if (trainable(g) && own_.holds(g)) needs.reads.push_back({gradient, g});

@@ -99,8 +99,8 @@ void Checker::fields(int i) {
   using enum ActionKind;
   const bool has_part = a.kind == fetch_states || a.kind == evict_states;
   const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
-                         a.kind == reduce || a.kind == update || a.kind == fetch_parameters ||
-                         has_part;
+                         a.kind == reduce || a.kind == gather_sum || a.kind == update ||
+                         a.kind == fetch_parameters || has_part;
   const bool has_block = runs_block(a.kind) || transfers(a.kind) || a.kind == discard ||
                          a.kind == fetch_input || a.kind == evict_input;
   const bool has_micro_batch = has_block || a.kind == load || a.kind == clear || a.kind == reduce;

@@ -80,6 +80,7 @@ void add(Hash& hash, const Layout& layout) {
     hash.add(std::int64_t{layout.second_degree});
     for (const GroupLayout& group : layout.groups) hash.add(group.coded_elements);
   }
+  if (layout.peer_ranks > 1) hash.add(std::int64_t{layout.peer_ranks});
   for (const FlatGroup& flat : layout.flat) {
     hash.add(flat.padded());
     hash.add(static_cast<std::int64_t>(flat.num_tensors()));

@@ -113,6 +113,27 @@ bool Layout::reduced(int group) const {
   return kind.trainable && (degree(kind.cut | kind.copies) > 1 || kind.stages.size() > 1);
 }
 
+bool Layout::splits_sum(int group) const {
+  const GroupLayout& kind = groups.at(to_index(group));
+  const CommExtent copies = extent(kind.copies);
+  const bool whole_on_each = kind.trainable && kind.cut.empty() && kind.stages.size() == 1 &&
+                             kind.update_method == UpdateMethod::device;
+  return whole_on_each && copies.ranks > 1 && copies.ranks * copies.stride <= peer_ranks &&
+         widths.reduce_wire == widths.gradient &&
+         flat.at(to_index(group)).padded() % copies.ranks == 0;
+}
+
+std::int64_t Layout::summed_elements(int group) const {
+  return splits_sum(group)
+             ? flat.at(to_index(group)).padded() / degree(groups[to_index(group)].copies)
+             : own_elements(group);
+}
+
+int Layout::summing_ranks(int group) const {
+  return splits_sum(group) ? holders(group) / degree(groups[to_index(group)].copies)
+                           : holders(group);
+}
+
 bool Layout::offloaded(int group) const {
   const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
   return kind.parameter_place != Place::device || kind.state_place != Place::device;

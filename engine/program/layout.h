@@ -96,6 +96,7 @@ struct Layout {
   std::optional<CodeFormat> gather_format = {};  ///< of gathered parameters; none: as they are
   std::optional<CodeFormat> reduce_format = {};  ///< of gradients between inner groups
   int second_degree = 1;  ///< ranks that hold one more copy of the parameters: an inner group
+  int peer_ranks = 1;     ///< neighbours whose devices write into each other's memory
 
   [[nodiscard]] int pipeline_degree() const { return stages.ranks(); }
   /// The coordinate of the pipeline has the group.
@@ -119,6 +120,13 @@ struct Layout {
   [[nodiscard]] bool reduced_from_slot(int group) const;
   /// The gradient of `group` is summed over ranks.
   [[nodiscard]] bool reduced(int group) const;
+  /// Each rank of `copies` sums its part of the group's gradient and gathers the others (an
+  /// all-reduce as reduce-scatter and all-gather). Norm needs the own part only.
+  [[nodiscard]] bool splits_sum(int group) const;
+  /// Elements of the group's gradient whose squares this rank adds up, and how many ranks do so for
+  /// the same elements.
+  [[nodiscard]] std::int64_t summed_elements(int group) const;
+  [[nodiscard]] int summing_ranks(int group) const;
   /// Something of the group's parameters or states rests on the host.
   [[nodiscard]] bool offloaded(int group) const;
   /// Elements of the group whose states this rank holds.

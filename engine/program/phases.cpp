@@ -49,8 +49,8 @@ std::vector<Phase> phases(const Program& program) {
   present = Phase::forward;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
-    if (kind == ActionKind::reduce || kind == ActionKind::send_up ||
-        kind == ActionKind::receive_up) {
+    if (kind == ActionKind::reduce || kind == ActionKind::gather_sum ||
+        kind == ActionKind::send_up || kind == ActionKind::receive_up) {
       all[i] = Phase::backward;
     } else if (kind == ActionKind::fetch_states || kind == ActionKind::evict_states ||
                kind == ActionKind::update) {

@@ -32,6 +32,8 @@ const char* action_name(ActionKind kind) {
       return "backward";
     case reduce:
       return "reduce";
+    case gather_sum:
+      return "gather_sum";
     case norm:
       return "norm";
     case update:
@@ -132,6 +134,7 @@ std::span<const Lane> lanes_of(ActionKind kind) {
     case evict_input:
       return kCopyOut;
     case gather:
+    case gather_sum:
     case fetch_parameters:
       return kGather;
     case reduce:
@@ -335,8 +338,11 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
       add(CommOp::reduce_scatter, of_group.cut, widths.reduce_wire, bytes);
     }
     const int width = layout.reduces_codes(group) ? kFloatBytes : widths.reduce_wire;
-    add(CommOp::all_reduce, of_group.copies, width, shard);
+    const CommOp sum = layout.splits_sum(group) ? CommOp::reduce_scatter : CommOp::all_reduce;
+    add(sum, of_group.copies, width, shard);
     if (of_group.stages.size() > 1) add(CommOp::all_reduce, CommAxis::ends, width, shard);
+  } else if (kind == ActionKind::gather_sum) {
+    add(CommOp::all_gather, of_group.copies, widths.reduce_wire, layout.reduce_bytes(group));
   } else if (kind == ActionKind::update) {
     const Bytes bytes = layout.update_bytes(group);
     if (bytes > 0) add(CommOp::all_gather, of_group.cut, layout.matrix_rule.direction, bytes);

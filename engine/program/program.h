@@ -12,18 +12,19 @@
 namespace dstrain {
 
 enum class ActionKind {
-  load,       ///< next micro-batch to the device, augmented
-  gather,     ///< whole parameters of a group from its shards
-  release,    ///< frees the group's gathered parameters
-  discard,    ///< frees the block's output, or the gradient of it, that has been sent
-  forward,    ///< block forward; keeps what backward needs if it writes the block's saved tensors
-  recompute,  ///< block forward again, keeping what backward needs
-  clear,      ///< the group's whole gradient gets a buffer that holds nothing yet
-  backward,   ///< block backward; adds to the gradients of its groups
-  reduce,     ///< gradient of a group over the data ranks, added to its resting place
-  norm,       ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
-  update,     ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
-              ///< whole ones (Muon) are gathered in it
+  load,        ///< next micro-batch to the device, augmented
+  gather,      ///< whole parameters of a group from its shards
+  release,     ///< frees the group's gathered parameters
+  discard,     ///< frees the block's output, or the gradient of it, that has been sent
+  forward,     ///< block forward; keeps what backward needs if it writes the block's saved tensors
+  recompute,   ///< block forward again, keeping what backward needs
+  clear,       ///< the group's whole gradient gets a buffer that holds nothing yet
+  backward,    ///< block backward; adds to the gradients of its groups
+  reduce,      ///< gradient of a group over the data ranks, added to its resting place
+  gather_sum,  ///< the parts of a group's gradient that other ranks summed (Layout::splits_sum)
+  norm,        ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
+  update,      ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
+               ///< whole ones (Muon) are gathered in it
   // Of what rests in host memory or in a file.
   fetch_parameters,  ///< the rank's part of a group's parameters into its gathered slot
   fetch_states,      ///< part of a group: states into a slot, or new parameters to the device
@@ -130,7 +131,7 @@ struct Action {
   ActionKind kind = ActionKind::load;
   Lane lane = Lane::compute;
   int block = -1;  ///< forward, recompute, backward, send, receive, discard
-  int group = -1;  ///< gather, release, clear, reduce, update, fetch, evict
+  int group = -1;  ///< gather, release, clear, reduce, gather_sum, update, fetch, evict
   int micro_batch = -1;
   int part = -1;             ///< of the group (Layout::part); -1: all of it
   std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
@@ -280,10 +281,11 @@ struct ChannelGroup {
 /// content, filled only when it holds none, freed by its last reader, and holds nothing at the end
 /// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
 /// layout and inside the blocks; every group's gradient of every micro-batch is reduced exactly
-/// once and before norm; every group is updated exactly once, after norm; no action waits for a
-/// later one, so that there is no cycle and list order is an order of execution; every part of
-/// offloaded states is updated once. Order is what lanes, `after` and `after_previous` guarantee,
-/// transitively, over as many runs as use a batch buffer twice.
+/// once and before norm; what ranks sum in parts is gathered once; every group is updated exactly
+/// once, after norm; no action waits for a later one, so that there is no cycle and list order is
+/// an order of execution; every part of offloaded states is updated once. Order is what lanes,
+/// `after` and `after_previous` guarantee, transitively, over as many runs as use a batch buffer
+/// twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

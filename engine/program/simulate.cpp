@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "engine/base/index.h"
 #include "engine/program/playback.h"
@@ -78,7 +79,10 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
 }
 
 /// Two slots of it are a part of the device's memory.
-constexpr Bytes kLargestPiece = Bytes{128} << 20;
+const Bytes kLargestPiece = (std::getenv("DSTRAIN_X_PIECE") != nullptr
+                                 ? std::atoll(std::getenv("DSTRAIN_X_PIECE"))
+                                 : Bytes{128})
+                            << 20;
 
 /// Of what data ranks exchange. A sum is made in parts, one for each rank, and a sum in several
 /// pieces is too slow on more than two: each of its kernels waits for a product to end, so a layer
@@ -286,7 +290,7 @@ Demand Simulator::demand(const Action& action) const {
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
         if (!layout_.groups[to_index(g)].trainable || !layout_.holds(program_.coordinate, g))
           continue;
-        on_device(0, static_cast<double>(layout_.own_elements(g) * widths.gradient));
+        on_device(0, static_cast<double>(layout_.summed_elements(g) * widths.gradient));
       }
       break;
     case ActionKind::update:
@@ -301,6 +305,7 @@ Demand Simulator::demand(const Action& action) const {
       break;
     case ActionKind::gather:
     case ActionKind::reduce:
+    case ActionKind::gather_sum:
       on_device(0, code_bytes(action));
       break;
     case ActionKind::release:
@@ -424,12 +429,13 @@ void Simulator::add_copy(const Action& action, Demand& demand) const {
 }
 
 void Simulator::count(const Action& action) {
-  const char* purpose = action.kind == ActionKind::gather   ? "parameters"
-                        : action.kind == ActionKind::reduce ? "gradients"
-                        : action.kind == ActionKind::update ? "momentum of matrices"
-                        : runs_block(action.kind)           ? "activations inside blocks"
-                        : transfers(action.kind)            ? "activations between stages"
-                                                            : "norm and metrics";
+  const char* purpose = action.kind == ActionKind::gather       ? "parameters"
+                        : action.kind == ActionKind::reduce     ? "gradients"
+                        : action.kind == ActionKind::gather_sum ? "gradients"
+                        : action.kind == ActionKind::update     ? "momentum of matrices"
+                        : runs_block(action.kind)               ? "activations inside blocks"
+                        : transfers(action.kind)                ? "activations between stages"
+                                                                : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);
     auto& uses = result_.collectives;

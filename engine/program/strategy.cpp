@@ -201,6 +201,10 @@ Wires wires_of(const Recipe& recipe, int shard_degree) {
   return wires;
 }
 
+int peer_ranks(const Recipe& recipe, const Machine& machine) {
+  return recipe.parallel.peer_copies && machine.peer_copies ? machine.ranks_per_node : 1;
+}
+
 BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
   if (batch.global < 1 || batch.micro < 1) {
     throw Error(ErrorKind::usage,
@@ -239,6 +243,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
                               matrix_rule(recipe));
   require_whole_matrices(layout, cost);
   set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
+  layout.peer_ranks = peer_ranks(recipe, machine);
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};

@@ -65,6 +65,9 @@ struct Strategy {
 /// the shard axis.
 [[nodiscard]] Wires wires_of(const Recipe& recipe, int shard_degree);
 
+/// Of the layout: ranks of a node that copy into each other's memory, 1 where none may.
+[[nodiscard]] int peer_ranks(const Recipe& recipe, const Machine& machine);
+
 /// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is
 /// below 1.
 [[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);

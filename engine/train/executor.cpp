@@ -434,6 +434,9 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case reduce:
       this->reduce(prepared, action, inputs.step);
       break;
+    case gather_sum:
+      this->gather_sum(action);
+      break;
     case norm:
       this->norm(inputs);
       break;
@@ -532,9 +535,9 @@ void Executor::norm(const StepInputs& inputs) {
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
     // Each element counts once, whoever else holds it.
-    const double share = 1.0 / layout_.holders(g);
+    const double share = 1.0 / layout_.summing_ranks(g);
     states_.settle_gradients(g);
-    optimizer::add_squares(states_.own_gradient(g), share, sums_);
+    optimizer::add_squares(summed_gradient(g), share, sums_);
   }
   if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
   if (inputs.requests.trace_steps > 0)

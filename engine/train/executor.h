@@ -244,6 +244,9 @@ class Executor {
   void backward(Prepared& prepared, const Action& action);
   static void backward_weight(Prepared& prepared, const Action& action);
   void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
+  void gather_sum(const Action& action);
+  /// Of the group's gradient at rest, what this rank summed: its squares count in the norm.
+  [[nodiscard]] at::Tensor summed_gradient(int group) const;
   /// Of the group's gradient into `sum`, this rank's shard.
   void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
                     at::Tensor& whole, const at::Tensor& sum);

@@ -75,6 +75,19 @@ void Executor::reduce_codes(const Prepared& prepared, const Action& action, std:
                            place, scratch);
 }
 
+at::Tensor Executor::summed_gradient(int group) const {
+  const at::Tensor own = states_.own_gradient(group);
+  if (!layout_.splits_sum(group)) return own;
+  const CommChannel channel = {layout_.groups[to_index(group)].copies, Lane::reduce};
+  const std::int64_t part = layout_.summed_elements(group);
+  return own.narrow(0, communicator(channel).rank() * part, part);
+}
+
+void Executor::gather_sum(const Action& action) {
+  at::Tensor whole = states_.resident_gradient(action.group);
+  ranks_of(action).all_gather(whole, summed_gradient(action.group));
+}
+
 void Executor::reduce(const Prepared& prepared, const Action& action, std::int64_t step) {
   const int group = action.group;
   at::Tensor whole = whole_gradient(prepared, action);
@@ -92,6 +105,11 @@ void Executor::reduce(const Prepared& prepared, const Action& action, std::int64
   if (codes) {
     part = sum_of(own.numel());
     reduce_codes(prepared, action, step, whole, part);
+  }
+  if (layout_.splits_sum(group)) {
+    at::Tensor sum = summed_gradient(group);
+    ranks_of(action).reduce_scatter(sum, whole);
+    return;
   }
   for (const Comm& comm : action.comm) {
     if (codes && comm.op != CommOp::all_reduce) continue;

@@ -74,6 +74,8 @@ LAYOUTS = {
     "expert 2": (2, "moe", {"parallel.expert": 2}),
     "pipeline 2, data 2, stage 2": (4, "qwen", {"parallel.pipeline": 2, "parallel.zero.stage": 2, "batch.micro": 1}),
     "pipeline 2, tensor 2": (4, "qwen", {"parallel.pipeline": 2, "parallel.tensor": 2, "batch.micro": 1}),
+    "tensor 2, data 2, stage 0": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 0}),
+    "pipeline 2, data 2, stage 0": (4, "qwen", {"parallel.pipeline": 2, "parallel.zero.stage": 0}),
     "tensor 2, data 2, stage 3": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 3}),
     "tensor 2, sequence 2": (4, "qwen", {"parallel.tensor": 2, "parallel.sequence": 2}),
     "pipeline 2, expert 2": (4, "moe", {"parallel.pipeline": 2, "parallel.expert": 2, "batch.micro": 1}),

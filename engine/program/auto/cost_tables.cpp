@@ -17,6 +17,7 @@ Layout layout_of(const Recipe& recipe, const ModelCost& cost, int ranks, const M
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
   set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
+  layout.peer_ranks = peer_ranks(recipe, machine);
   ProgramOptions options = {.micro_batches = 1};
   (void)place_states(layout, cost, recipe, options, machine);
   return layout;
@@ -121,7 +122,8 @@ LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& c
     };
     const bool trains = layout.groups[to_index(g)].trainable;
     table.gather_s.push_back(layout.gathered(g) ? seconds(ActionKind::gather) : 0);
-    table.reduce_s.push_back(layout.reduced(g) ? seconds(ActionKind::reduce) : 0);
+    table.reduce_s.push_back((layout.reduced(g) ? seconds(ActionKind::reduce) : 0) +
+                             (layout.splits_sum(g) ? seconds(ActionKind::gather_sum) : 0));
     table.update_s.push_back(trains ? seconds(ActionKind::update) : 0);
   }
   table.states = resting_bytes(layout) / choice.pipeline;

@@ -291,7 +291,10 @@ void Builder::run() {
     parameters_.after(v);
   }
   transfers_.finish();
-  if (writer_.training()) states_.finish(gradients_.finish());
+  if (writer_.training()) {
+    const int norm = gradients_.finish();
+    states_.finish(norm, gradients_.gathered_sums());
+  }
   batches_.close();
   parameters_.close(states_.committed());
   states_.close();

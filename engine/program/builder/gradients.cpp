@@ -5,7 +5,7 @@
 namespace dstrain::builder {
 
 Gradients::Gradients(Writer& writer, const std::vector<GroupUse>& uses)
-    : writer_(writer), uses_(uses), backwards_(uses.size()) {
+    : writer_(writer), uses_(uses), backwards_(uses.size()), gathered_sums_(uses.size(), -1) {
   const std::vector<int> none(uses.size(), -1);
   collecting_.fill({.own_slot = none, .cleared = none, .buffer = none});
   if (!writer.training()) return;
@@ -112,6 +112,10 @@ void Gradients::reduce(int group, int micro_batch, int after) {
   const int index = writer_.add(ActionKind::reduce, std::move(action));
   if (from_slot) last_reduce_of_[whole] = index;
   last_reduce_ = index;
+  if (!writer_.layout.splits_sum(group)) return;
+  gathered_sums_[to_index(group)] = writer_.add(
+      ActionKind::gather_sum,
+      {.group = group, .writes = {writer_.resting[to_index(group)].gradient}, .after = {index}});
 }
 
 int Gradients::finish() {

@@ -25,6 +25,8 @@ class Gradients {
   void after(const Visit& visit, int index);
   /// Returns norm.
   int finish();
+  /// By group: the action after which the rank has the whole sum of its gradient; -1: norm waits.
+  [[nodiscard]] const std::vector<int>& gathered_sums() const { return gathered_sums_; }
 
  private:
   /// By group: where gradients collect.
@@ -53,6 +55,7 @@ class Gradients {
   std::vector<int> backwards_;         ///< by group: added to its whole gradient so far
   std::map<int, int> last_reduce_of_;  ///< by buffer
   std::optional<int> last_reduce_;
+  std::vector<int> gathered_sums_;
   struct Late {
     int group = -1, micro_batch = -1, after = -1;
   };

@@ -63,7 +63,7 @@ int States::add(ActionKind kind, Lane lane, int group, int part, Action action) 
   return writer_.add(kind, std::move(action));
 }
 
-void States::update_whole(int group) {
+void States::update_whole(int group, int gathered_sum) {
   const Resting& resting = writer_.resting[to_index(group)];
   const GroupLayout& kind = writer_.layout.groups[to_index(group)];
   Action update{.group = group,
@@ -71,6 +71,7 @@ void States::update_whole(int group) {
                 .writes = {resting.parameters},
                 .workspace = kind.matrix_workspace,
                 .flops = kind.matrix_flops};
+  if (gathered_sum >= 0) update.after.push_back(gathered_sum);
   for (const int id : resting_states(group)) update.writes.push_back(id);
   if (resting.average >= 0) update.writes.push_back(resting.average);
   committed_[to_index(group)] = writer_.add(ActionKind::update, std::move(update));
@@ -141,12 +142,17 @@ void States::update_on_host(int group, int part, int norm) {
   committed_[to_index(group)] = last;
 }
 
-void States::finish(int norm) {
+void States::finish(int norm, const std::vector<int>& gathered_sums) {
+  std::vector<int> groups;
   for (int g = 0; g < writer_.num_groups(); ++g) {
-    if (writer_.resting[to_index(g)].gradient < 0) continue;
+    if (writer_.resting[to_index(g)].gradient >= 0) groups.push_back(g);
+  }
+  // While the last sums are gathered, those are updated that came before.
+  std::ranges::stable_sort(groups, {}, [&](int g) { return gathered_sums[to_index(g)]; });
+  for (const int g : groups) {
     switch (writer_.layout.groups[to_index(g)].update_method) {
       case UpdateMethod::device:
-        update_whole(g);
+        update_whole(g, gathered_sums[to_index(g)]);
         break;
       case UpdateMethod::streamed:
         for (int part = 0; part < writer_.layout.parts(g); ++part) stream(g, part, norm);

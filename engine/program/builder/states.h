@@ -20,7 +20,7 @@ class States {
   States(Writer& writer, const std::vector<GroupUse>& uses);
 
   /// After norm, action `norm`.
-  void finish(int norm);
+  void finish(int norm, const std::vector<int>& gathered_sums);
   /// By group: the action after which all its new parameters rest where they belong; -1: none.
   [[nodiscard]] const std::vector<int>& committed() const { return committed_; }
   /// After the whole list: what slots wait for in the run before it.
@@ -37,7 +37,7 @@ class States {
   void add_slots();
   /// The next slot of `ring`, and the action that must have freed it, if any of this run.
   std::pair<int, std::optional<int>> take(Ring& ring) const;
-  void update_whole(int group);
+  void update_whole(int group, int gathered_sum);
   void stream(int group, int part, int norm);
   void update_on_host(int group, int part, int norm);
   [[nodiscard]] std::vector<int> resting_states(int group) const;
