@@ -80,7 +80,8 @@ void add(Hash& hash, const Layout& layout) {
     hash.add(std::int64_t{layout.second_degree});
     for (const GroupLayout& group : layout.groups) hash.add(group.coded_elements);
   }
-  if (layout.peer_ranks > 1) hash.add(std::int64_t{layout.peer_ranks});
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g)
+    if (layout.splits_sum(g)) hash.add(std::int64_t{g});
   for (const FlatGroup& flat : layout.flat) {
     hash.add(flat.padded());
     hash.add(static_cast<std::int64_t>(flat.num_tensors()));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "engine/base/index.h"
 #include "engine/program/playback.h"
@@ -79,15 +78,12 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
 }
 
 /// Two slots of it are a part of the device's memory.
-const Bytes kLargestPiece = (std::getenv("DSTRAIN_X_PIECE") != nullptr
-                                 ? std::atoll(std::getenv("DSTRAIN_X_PIECE"))
-                                 : Bytes{128})
-                            << 20;
+constexpr Bytes kLargestPiece = Bytes{128} << 20;
 
-/// Of what data ranks exchange. A sum is made in parts, one for each rank, and a sum in several
-/// pieces is too slow on more than two: each of its kernels waits for a product to end, so a layer
-/// of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
-/// recipes/BENCHMARKS.md).
+/// Of what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
+/// several pieces is too slow on more than two: each of its kernels waits for a product to end, so
+/// a layer of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
+/// recipes/BENCHMARKS.md). Layout::splits_sum leaves few of them.
 bool goes_by_copies(const Comm& comm, int ranks) {
   if (comm.op == CommOp::all_reduce)
     return comm.bytes % (std::int64_t{comm.width} * ranks) == 0 &&

@@ -118,8 +118,8 @@ struct Simulation {
 
 /// Bytes of a whole tensor that ranks of a host exchange by copies on the channel in one piece
 /// (engine/comm/peer_copies.h): rows of tensor ranks in their blocks, and what data ranks gather
-/// and reduce where Program::peer_copies says so, but sums of more than two ranks of which a piece
-/// is a part only. 0: all of it goes by NCCL.
+/// and reduce where Program::peer_copies says so, but all-reduces of more than two ranks of which a
+/// piece is a part only. 0: all of it goes by NCCL.
 [[nodiscard]] Bytes copied_bytes(const CommChannel& channel, const Program& program,
                                  const Layout& layout, const ModelCost& cost);
 /// Whether the program has nothing for NCCL there where copied_bytes() are exchanged by copies.

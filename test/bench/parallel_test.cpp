@@ -234,6 +234,18 @@ TEST_CASE("parts of a step are times of the compute lane in the traced steps", "
   CHECK(std::isnan(result.collectives[1].bus_rate));
 }
 
+TEST_CASE("gathers along replicas are of gradients, others of parameters", "[bench]") {
+  report::RunData run = some_run().data;
+  for (auto& row : run.ranks[3].rows)
+    row.calls = {{"all_gather data-gather", {1, 10}}, {"all_gather shard-gather", {1, 20}}};
+  std::vector<CollectiveFigures> list;
+  add_counted(list, run, 3);
+  REQUIRE(list.size() == 2);
+  CHECK(list[0].purpose == "gradients");
+  CHECK(list[0].bytes == 10);
+  CHECK(list[1].purpose == "parameters");
+}
+
 TEST_CASE("calls are per step where not every step is timed", "[bench]") {
   report::RunData run = some_run().data;
   auto& rows = run.ranks[3].rows;

@@ -34,11 +34,13 @@ void for_each_case(const std::function<void(const Case&)>& visit) {
                 INFO("stage " << stage << " shard " << shard << " replicas " << replicas
                               << " blocks " << blocks << " micro-batches " << number << " two "
                               << two << " prefetch " << prefetch << " recompute " << recompute);
-                visit(test::make_case(stage, shard, replicas, blocks,
-                                      {.micro_batches = number,
-                                       .prefetch = prefetch,
-                                       .recompute = test::recomputed(recompute),
-                                       .two_at_once = two}));
+                Case c = test::make_case(stage, shard, replicas, blocks,
+                                         {.micro_batches = number,
+                                          .prefetch = prefetch,
+                                          .recompute = test::recomputed(recompute),
+                                          .two_at_once = two});
+                c.layout.peer_ranks = prefetch % 2 == 0 ? 8 : 1;
+                visit(c);
               }
             }
           }
@@ -53,7 +55,7 @@ Program without(const Program& program, int index) {
   Program copy = program;
   copy.actions.erase(copy.actions.begin() + index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
       std::vector<int> after;
       for (const int other : action.*waits) {
         if (other != index) after.push_back(other > index ? other - 1 : other);
@@ -70,7 +72,7 @@ Program swapped(const Program& program, std::size_t index) {
   std::swap(copy.actions[index], copy.actions[index + 1]);
   const int first = static_cast<int>(index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
       for (int& other : action.*waits)
         other = other == first ? first + 1 : other == first + 1 ? first : other;
     }
@@ -158,7 +160,7 @@ TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][p
     CHECK(broken([](Action& a) { a.block = a.block < 0 ? 0 : a.block + 1; }));
     CHECK(broken([](Action& a) { a.group = a.group < 0 ? 0 : a.group == 3 ? 2 : a.group + 1; }));
     CHECK(broken([](Action& a) { a.micro_batch = a.micro_batch < 0 ? 0 : 1 - a.micro_batch; }));
-    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(1000); }));
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (program.actions[i].*ids).size(); ++k) {
@@ -309,6 +311,28 @@ TEST_CASE("a program is sound for its own layout only", "[program]") {
       CHECK((problems(training_program(a.layout, a.cost, options), b) == "") == (own == other));
     }
   }
+}
+
+TEST_CASE("sums of gradients that ranks have in parts are gathered once, before the update",
+          "[program]") {
+  Case c = test::make_case(0, 1, 4, 3, {.micro_batches = 2, .prefetch = 1});
+  c.layout.peer_ranks = 4;
+  const Program program = training_program(c.layout, c.cost, c.options);
+  const int gather = test::indices(program, ActionKind::gather_sum).at(0),
+            norm = test::indices(program, ActionKind::norm).at(0);
+  const auto changed = [&](const std::function<void(Program&)>& mutate) {
+    return problems(reordered_step(c, mutate), c);
+  };
+  CHECK(problems(without(program, gather), c) ==
+        "the sum of the gradient of block2 is gathered 0 times instead of once");
+  CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(gather)].after.clear(); }) ==
+        "#16 gather_sum(block2) does not wait for #15 reduce(block2), micro-batch 1");
+  CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(norm)].after.clear(); }) !=
+        "");
+  Case whole = c;
+  whole.layout.peer_ranks = 1;
+  CHECK(problems(program, whole).find("gather_sum(block2): the rank has the whole sum") !=
+        std::string::npos);
 }
 
 TEST_CASE("problems are sentences that name the actions", "[program]") {

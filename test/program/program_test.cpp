@@ -45,6 +45,54 @@ TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-ba
   CHECK(count(training(make_case(3, 2, 1, 4, options)), ActionKind::reduce) == 12);
 }
 
+TEST_CASE("replicas on one node sum parts of gradients and gather them behind the norm",
+          "[program]") {
+  Case c = make_case(0, 1, 4, 3, {.micro_batches = 2, .prefetch = 1});
+  c.layout.peer_ranks = 8;
+  const Program program = training(c);
+  const std::vector<int> reduces = indices(program, ActionKind::reduce),
+                         gathers = indices(program, ActionKind::gather_sum),
+                         updates = indices(program, ActionKind::update);
+  REQUIRE(reduces.size() == 3);
+  REQUIRE(gathers.size() == 3);
+  REQUIRE(updates.size() == 3);
+  const auto action = [&](int i) { return program.actions[static_cast<std::size_t>(i)]; };
+  for (std::size_t i = 0; i < 3; ++i) {
+    const int group = 2 - static_cast<int>(i);  // the last block's gradient is complete first
+    const Bytes bytes = c.layout.flat[static_cast<std::size_t>(group)].padded() * 4;
+    CHECK(action(reduces[i]).comm ==
+          std::vector<Comm>{{CommOp::reduce_scatter, CommAxis::data, 4, bytes}});
+    CHECK(action(gathers[i]).comm ==
+          std::vector<Comm>{{CommOp::all_gather, CommAxis::data, 4, bytes}});
+    CHECK(action(gathers[i]).lane == Lane::gather);
+    CHECK(action(gathers[i]).after == std::vector{reduces[i]});
+    CHECK(action(updates[i]).group == group);
+    CHECK(action(updates[i]).after == std::vector{gathers[i]});
+  }
+  const Action norm = action(indices(program, ActionKind::norm).at(0));
+  CHECK(norm.after == std::vector{reduces.back()});
+  CHECK(c.layout.summed_elements(1) == c.layout.flat[1].padded() / 4);
+  CHECK(c.layout.summing_ranks(1) == 1);
+
+  // Not where something of it is elsewhere, of another width, or does not come out even.
+  const auto splits = [](Case other, const auto& change) {
+    other.layout.peer_ranks = 8;
+    change(other.layout);
+    return other.layout.splits_sum(0);
+  };
+  const auto nothing = [](Layout&) {};
+  CHECK(splits(c, nothing));
+  CHECK_FALSE(splits(c, [](Layout& layout) { layout.peer_ranks = 2; }));
+  CHECK_FALSE(splits(c, [](Layout& layout) { layout.widths.reduce_wire = 2; }));
+  CHECK_FALSE(splits(c, [](Layout& layout) { layout.groups[0].trainable = false; }));
+  CHECK_FALSE(splits(c, [](Layout& layout) { layout.groups[0].stages = {0, 1}; }));
+  CHECK_FALSE(
+      splits(c, [](Layout& layout) { layout.groups[0].update_method = UpdateMethod::host; }));
+  CHECK_FALSE(splits(make_case(0, 1, 1, 3, {}), nothing));
+  CHECK_FALSE(splits(make_case(1, 4, 1, 3, {}), nothing));
+  CHECK_FALSE(splits(make_case(0, 1, 5, 3, {}), nothing));
+}
+
 TEST_CASE("ZeRO-1 and 2 gather each group once a step into its resident place", "[program]") {
   const int stage = GENERATE(1, 2);
   const Case c = make_case(

@@ -320,7 +320,10 @@ TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor"
   CHECK(fixed(3, false) == 1000);
   CHECK(fixed(3, true) == 1000 + 2 * largest * 2 + 2 * largest * 4);  // gathered, reduced
   CHECK(fixed(0, true) == 1000 + 2 * Bytes{2176} * 4);                // padded for no shards
-  const int wide = 1 << 20;                                           // 2.5 GiB
+  Case in_parts = make_case(0, 1, 4, 3, {.micro_batches = 2, .peer_copies = true});
+  in_parts.layout.peer_ranks = 8;  // gradients are reduced and gathered
+  CHECK(play(in_parts, machine).ledger.fixed == 1000 + 2 * 2 * Bytes{2176} * 4);
+  const int wide = 1 << 20;  // 2.5 GiB
   CHECK(fixed(3, true, wide) == 1000 + 2 * largest * 2 + 2 * (Bytes{128} << 20));
 
   // NCCL is opened for norms alone then, but within a node.

@@ -88,6 +88,23 @@ TEST_CASE("losses, evaluations and running statistics are those of one rank",
   CHECK(trace.samples == alone.samples);
 }
 
+TEST_CASE("a gradient that ranks sum in parts is that of one all-reduce", "[train][executor]") {
+  const int ranks = GENERATE(2, 4), micro_batches = GENERATE(1, 2);
+  const auto trace = [&](bool peers) {
+    return trace_of({.ranks = ranks, .micro_batches = micro_batches, .peers = peers});
+  };
+  const ExecutorTrace whole = trace(false), in_parts = trace(true);
+  check_close(in_parts.losses, whole.losses);  // squares of the norm are added in another order
+  check_close(in_parts.norms, whole.norms);
+  check_close(in_parts.evaluations, whole.evaluations);
+  with_ranks({.ranks = ranks, .peers = true}, [](SmallRank& rank) {
+    const auto& actions = rank.strategy.training.actions;
+    const auto sums = std::ranges::count(actions, ActionKind::gather_sum, &Action::kind);
+    const std::scoped_lock lock(catch_mutex);
+    CHECK(sums == static_cast<std::int64_t>(rank.cost.groups.size()));
+  });
+}
+
 TEST_CASE("only the first forward of a training step changes the state of a block",
           "[train][executor]") {
   with_ranks({.ranks = 2, .stage = 2, .recompute = true, .micro_batches = 2}, [](SmallRank& rank) {
@@ -125,10 +142,10 @@ TEST_CASE("only the first forward of a training step changes the state of a bloc
 TEST_CASE("ranks call the collectives that the program names, with its bytes",
           "[train][executor]") {
   const int stage = GENERATE(0, 1, 2, 3);
-  const bool recompute = GENERATE(false, true);
-  CAPTURE(stage, recompute);
+  const bool recompute = GENERATE(false, true), peers = GENERATE(false, true);
+  CAPTURE(stage, recompute, peers);
   with_ranks(
-      {.ranks = 2, .stage = stage, .recompute = recompute, .micro_batches = 2},
+      {.ranks = 2, .stage = stage, .recompute = recompute, .micro_batches = 2, .peers = peers},
       [](SmallRank& rank) {
         using Counts = std::map<std::string, std::pair<std::int64_t, Bytes>>;
         const auto counted = [&] {

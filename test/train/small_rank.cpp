@@ -231,6 +231,13 @@ Recipe recipe_of(const Setup& setup) {
   return recipe;
 }
 
+Machine machine_of(const Setup& setup) {
+  Machine machine = cpu();
+  machine.peer_copies = setup.peers;
+  machine.ranks_per_node = 8;
+  return machine;
+}
+
 Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   Communicators opened;
   std::vector<CommChannel> all = channels(strategy.training);
@@ -251,7 +258,7 @@ SmallRank::SmallRank(ThreadWorld& threads, const Setup& setup_in, int rank_in)
       recipe(recipe_of(setup)),
       model(small_model_with_norm()),
       cost(model_cost(model, {.micro_batch = setup.micro(), .compute_bytes = 4})),
-      strategy(make_strategy(recipe, cost, setup.ranks, cpu())),
+      strategy(make_strategy(recipe, cost, setup.ranks, machine_of(setup))),
       communicators(open(threads, strategy, rank)),
       source(setup, rank, kStepsOfData) {
   states = std::make_unique<StateStore>(

@@ -51,6 +51,7 @@ struct Setup {
   bool recompute = false;
   int global = 10;
   int micro_batches = 1;
+  bool peers = false;  ///< a machine whose devices write into each other's memory
   /// Samples of a micro-batch of one rank; all micro-batches have the same number of samples over
   /// all ranks.
   [[nodiscard]] int micro() const { return (global / micro_batches + ranks - 1) / ranks; }
