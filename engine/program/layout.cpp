@@ -116,8 +116,8 @@ bool Layout::reduced(int group) const {
 bool Layout::splits_sum(int group) const {
   const GroupLayout& kind = groups.at(to_index(group));
   const CommExtent copies = extent(kind.copies);
-  const bool whole_on_each = kind.trainable && kind.cut.empty() && kind.stages.size() == 1 &&
-                             kind.update_method == UpdateMethod::device;
+  // Not by where states rest: offload changes no bit, and the norm's depend on who adds what.
+  const bool whole_on_each = kind.trainable && kind.cut.empty() && kind.stages.size() == 1;
   return whole_on_each && copies.ranks > 1 && copies.ranks * copies.stride <= peer_ranks &&
          widths.reduce_wire == widths.gradient &&
          flat.at(to_index(group)).padded() % copies.ranks == 0;

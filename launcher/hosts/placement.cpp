@@ -66,6 +66,18 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
   return result;
 }
 
+namespace {
+
+/// Nobody has asked hosts that are reached by ssh what they have.
+std::string devices_of(const Host& host) {
+  const std::string gpus = fmt::format("{} GPU{}", host.gpus, host.gpus == 1 ? "" : "s");
+  if (host.reach == Reach::ssh)
+    return host.gpus > 0 ? gpus : "GPUs and cores are known when it is started";
+  return fmt::format("{}, {} core{}", gpus, host.cores, host.cores == 1 ? "" : "s");
+}
+
+}  // namespace
+
 std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
                      OpenMpChoice user) {
   std::string text = fmt::format("{} rank{} on {} host{}\n", placement.world_size,
@@ -74,10 +86,8 @@ std::string describe(const Placement& placement, const std::vector<PrepareJob>& 
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const NodePlacement& node = placement.nodes[i];
     const PrepareJob& job = jobs[i];
-    text += fmt::format("\nhost {}: ranks {}-{}, {} GPU{}, {} core{}\n", node.host.name,
-                        node.first_rank, node.first_rank + node.num_ranks - 1, node.host.gpus,
-                        node.host.gpus == 1 ? "" : "s", node.host.cores,
-                        node.host.cores == 1 ? "" : "s");
+    text += fmt::format("\nhost {}: ranks {}-{}, {}\n", node.host.name, node.first_rank,
+                        node.first_rank + node.num_ranks - 1, devices_of(node.host));
     std::vector<std::string> words;
     for (const std::string& word : job.command) words.push_back(shell_quote(word));
     text += fmt::format("  directory: {}\n  command:   {}\n", job.working_directory,

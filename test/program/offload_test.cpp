@@ -74,10 +74,11 @@ void for_each_offloaded_case(const std::function<void(const Case&, const Offload
         for (const int micro_batches : {1, 3}) {
           for (const int prefetch : {0, 1}) {
             for (const bool recompute : {false, true}) {
-              const Case plain = test::make_case(stage, shard, 1, blocks,
-                                                 {.micro_batches = micro_batches,
-                                                  .prefetch = prefetch,
-                                                  .recompute = test::recomputed(recompute)});
+              Case plain = test::make_case(stage, shard, 1, blocks,
+                                           {.micro_batches = micro_batches,
+                                            .prefetch = prefetch,
+                                            .recompute = test::recomputed(recompute)});
+              plain.layout.peer_ranks = prefetch == 0 ? 8 : 1;
               for (const Offload& offload : offloads(stage == 3 || shard == 1)) {
                 if (offload.inputs != Place::device && !recompute) continue;
                 INFO("stage " << stage << " shard " << shard << " blocks " << blocks
@@ -133,7 +134,7 @@ TEST_CASE("no action of a program with offload can be left out, doubled or chang
     CHECK(problems(twice, c) != "");
     CHECK(broken([](Action& a) { a.part = a.part < 0 ? 0 : a.part + 1; }));
     CHECK(broken([](Action& a) { a.lane = a.lane == Lane::host ? Lane::compute : Lane::host; }));
-    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
         CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));

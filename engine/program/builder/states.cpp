@@ -63,7 +63,11 @@ int States::add(ActionKind kind, Lane lane, int group, int part, Action action) 
   return writer_.add(kind, std::move(action));
 }
 
-void States::update_whole(int group, int gathered_sum) {
+void States::wait_for_sum(int group, Action& action) const {
+  if (const int sum = gathered_sums_[to_index(group)]; sum >= 0) action.after.push_back(sum);
+}
+
+void States::update_whole(int group) {
   const Resting& resting = writer_.resting[to_index(group)];
   const GroupLayout& kind = writer_.layout.groups[to_index(group)];
   Action update{.group = group,
@@ -71,7 +75,7 @@ void States::update_whole(int group, int gathered_sum) {
                 .writes = {resting.parameters},
                 .workspace = kind.matrix_workspace,
                 .flops = kind.matrix_flops};
-  if (gathered_sum >= 0) update.after.push_back(gathered_sum);
+  wait_for_sum(group, update);
   for (const int id : resting_states(group)) update.writes.push_back(id);
   if (resting.average >= 0) update.writes.push_back(resting.average);
   committed_[to_index(group)] = writer_.add(ActionKind::update, std::move(update));
@@ -91,6 +95,7 @@ void States::stream(int group, int part, int norm) {
   }
   const auto [slot, freed] = take(device_);
   Action update{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
+  wait_for_sum(group, update);
   if (!parameters_travel) update.writes.push_back(resting.parameters);
   if (!states_travel) {
     for (const int id : resting_states(group)) update.writes.push_back(id);
@@ -120,6 +125,7 @@ void States::update_on_host(int group, int part, int norm) {
   const bool parameters_travel = kind.parameter_place == Place::device;
   const auto [slot, freed] = take(host_);
   Action evict{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
+  wait_for_sum(group, evict);
   // Parameters that are the master weights are read, too.
   if (parameters_travel && resting.master < 0) evict.reads.push_back(resting.parameters);
   if (freed) evict.after.push_back(*freed);
@@ -143,16 +149,21 @@ void States::update_on_host(int group, int part, int norm) {
 }
 
 void States::finish(int norm, const std::vector<int>& gathered_sums) {
+  gathered_sums_ = gathered_sums;
   std::vector<int> groups;
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (writer_.resting[to_index(g)].gradient >= 0) groups.push_back(g);
   }
-  // While the last sums are gathered, those are updated that came before.
-  std::ranges::stable_sort(groups, {}, [&](int g) { return gathered_sums[to_index(g)]; });
+  // While the last sums are gathered, those are updated that came before; offloaded states go on
+  // beside the next step, which begins with the first group.
+  std::ranges::stable_sort(groups, {}, [&](int g) {
+    const bool whole = writer_.layout.groups[to_index(g)].update_method == UpdateMethod::device;
+    return whole ? gathered_sums[to_index(g)] : -1;
+  });
   for (const int g : groups) {
     switch (writer_.layout.groups[to_index(g)].update_method) {
       case UpdateMethod::device:
-        update_whole(g, gathered_sums[to_index(g)]);
+        update_whole(g);
         break;
       case UpdateMethod::streamed:
         for (int part = 0; part < writer_.layout.parts(g); ++part) stream(g, part, norm);

@@ -19,7 +19,7 @@ class States {
  public:
   States(Writer& writer, const std::vector<GroupUse>& uses);
 
-  /// After norm, action `norm`.
+  /// After norm, action `norm`, and those of Gradients::gathered_sums.
   void finish(int norm, const std::vector<int>& gathered_sums);
   /// By group: the action after which all its new parameters rest where they belong; -1: none.
   [[nodiscard]] const std::vector<int>& committed() const { return committed_; }
@@ -37,7 +37,9 @@ class States {
   void add_slots();
   /// The next slot of `ring`, and the action that must have freed it, if any of this run.
   std::pair<int, std::optional<int>> take(Ring& ring) const;
-  void update_whole(int group, int gathered_sum);
+  /// Until the rank has the whole sum of the group's gradient.
+  void wait_for_sum(int group, Action& action) const;
+  void update_whole(int group);
   void stream(int group, int part, int norm);
   void update_on_host(int group, int part, int norm);
   [[nodiscard]] std::vector<int> resting_states(int group) const;
@@ -46,6 +48,7 @@ class States {
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
   Ring device_, host_;
+  std::vector<int> gathered_sums_;
   std::vector<int> committed_;  ///< by group; -1: it is not updated
 };
 

@@ -33,6 +33,13 @@ TEST_CASE("the dry run prints placement, environment and commands",
                        .cores = 16,
                        .rendezvous_address = "127.0.0.1"};
   CHECK(describe(placement, {job}, {}) == read_file("test/launcher/golden/dry_run.txt"));
+
+  Placement elsewhere = placement;
+  elsewhere.nodes[0].host.reach = Reach::ssh;
+  CHECK(describe(elsewhere, {job}, {}).find("node-1: ranks 0-1, 2 GPUs\n") != std::string::npos);
+  elsewhere.nodes[0].host.gpus = 0;
+  CHECK(describe(elsewhere, {job}, {}).find("ranks 0-1, GPUs and cores are known when") !=
+        std::string::npos);
 }
 
 TEST_CASE("threads are shared among the ranks of a node, at least one each",
