@@ -15,16 +15,14 @@ namespace {
 using Kind = std::pair<std::string, std::string>;
 
 /// What a plan calls the purpose of a communicator, by its name: "shard-gather", "tensor-compute",
-/// in a trace "tensor-compute-0 [0, 1]".
-std::string purpose_of(std::string_view name) {
+/// in a trace "tensor-compute-0 [0, 1]". `gathered`: what the plan says of the gather lane.
+std::string purpose_of(std::string_view name, const std::string& gathered) {
   const std::size_t dash = name.find('-');
   const std::string_view axis = name.substr(0, dash);
   std::string_view lane = dash == std::string_view::npos ? "" : name.substr(dash + 1);
   lane = lane.substr(0, lane.find('-'));
   if (axis == "pipeline") return "activations between stages";
-  // Parameters are gathered over other axes than that of replicas.
-  if (lane == "gather" && axis.find("data") != std::string_view::npos) return "gradients";
-  if (lane == "gather") return "parameters";
+  if (lane == "gather") return gathered;
   if (lane == "reduce") return "gradients";
   if (axis == "world") return "norm and metrics";
   return axis.find("shard") != std::string_view::npos ? "momentum of matrices"
@@ -38,6 +36,14 @@ CollectiveFigures& find(std::vector<CollectiveFigures>& list, const Kind& kind) 
   if (found != list.end()) return *found;
   return list.emplace_back(CollectiveFigures{
       .operation = kind.first, .purpose = kind.second, .planned_calls = 0, .planned_bytes = 0});
+}
+
+/// Parameters, or parts of summed gradients; a plan has one of them.
+std::string gathered_of(const std::vector<CollectiveFigures>& planned) {
+  const bool sums = std::ranges::any_of(planned, [](const CollectiveFigures& one) {
+    return one.operation == "all_gather" && one.purpose == "gradients";
+  });
+  return sums ? "gradients" : "parameters";
 }
 
 }  // namespace
@@ -61,6 +67,7 @@ void add_counted(std::vector<CollectiveFigures>& list, const report::RunData& ru
   if (report::number(run.plan, "world_size") == 1) return;  // counted, but nothing is sent
   const auto timings = std::ranges::find(run.ranks, rank, &report::RankTimings::rank);
   if (timings == run.ranks.end()) return;
+  const std::string gathered = gathered_of(list);
   std::map<Kind, std::pair<std::vector<double>, std::vector<double>>> counts;
   // A line has what came since the line before; the first one has the start, too.
   for (std::size_t i = 1; i < timings->rows.size(); ++i) {
@@ -69,7 +76,8 @@ void add_counted(std::vector<CollectiveFigures>& list, const report::RunData& ru
     for (const auto& [name, call] : timings->rows[i].calls) {
       const std::size_t space = name.find(' ');
       if (space == std::string::npos) continue;
-      auto& [calls, bytes] = of_line[{name.substr(0, space), purpose_of(name.substr(space + 1))}];
+      auto& [calls, bytes] =
+          of_line[{name.substr(0, space), purpose_of(name.substr(space + 1), gathered)}];
       calls += call.first / steps;
       bytes += call.second / steps;
     }
@@ -91,12 +99,13 @@ void add_rates(std::vector<CollectiveFigures>& list, const trace::Collectives& t
     double bytes = 0;
     double seconds = 0;
   };
+  const std::string gathered = gathered_of(list);
   std::map<Kind, Sum> sums;
   for (const trace::CollectiveRow& row : traced.rows) {
     // Alone, a rank's time is its wait, too.
     if (row.partial > 0 || row.median <= 0 || row.bytes <= 0) continue;
     const auto count = static_cast<double>(row.count);
-    Sum& sum = sums[{row.operation, purpose_of(row.group)}];
+    Sum& sum = sums[{row.operation, purpose_of(row.group, gathered)}];
     sum.bytes +=
         count * static_cast<double>(row.bytes) * trace::bus_factor(row.operation, row.group_size);
     sum.seconds += count * static_cast<double>(row.median) * 1e-9;

@@ -76,6 +76,9 @@ class Communicator {
   virtual void barrier() = 0;
   /// A CUDA graph of which calls are a part begins and ends with it.
   virtual void settle() {}
+  /// After a failure: ends waits of the device for peers that may never come, as many as it can at
+  /// once. Whether there is still work, so that it should be called again.
+  virtual bool end_waits() { return false; }
   /// On the CPU: a send or receive that another thread is in, and later ones, end with an
   /// Error{again}.
   virtual void cancel() {}
@@ -93,7 +96,7 @@ struct CommunicatorOptions {
   /// GPUs where these are of one host (peer_copies.h); 0: all by NCCL.
   Bytes copied_bytes = 0;
   /// Peers often come late: the stream waits for copies without a kernel, which would keep a
-  /// multiprocessor, and sees them some microseconds later.
+  /// multiprocessor, and sees them some microseconds later; slots are acknowledged (peer_memory.h).
   bool waits_long = false;
   /// Nothing but what copies do is expected there, so NCCL is opened when it is asked for after
   /// all.

@@ -89,6 +89,7 @@ class Counting final : public CountingCommunicator {
     count(kBarrier, 0, {}, {}, [&](Profiled&) { inner_->barrier(); });
   }
   void settle() override { inner_->settle(); }
+  bool end_waits() override { return inner_->end_waits(); }
   void cancel() override { inner_->cancel(); }
 
   void watch(RankRecordFile& record) override { record_ = &record; }

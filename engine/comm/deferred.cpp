@@ -29,6 +29,7 @@ class Deferred final : public Communicator {
   void send(const at::Tensor& x, int peer) override { inner().send(x, peer); }
   void receive(at::Tensor& x, int peer) override { inner().receive(x, peer); }
   void barrier() override { inner().barrier(); }
+  bool end_waits() override { return inner_ != nullptr && inner_->end_waits(); }
   void settle() override {
     if (inner_ != nullptr) inner_->settle();
   }

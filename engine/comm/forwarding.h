@@ -33,6 +33,7 @@ class Forwarding : public Communicator {
   void receive(at::Tensor& x, int peer) override { inner_.receive(x, peer); }
   void barrier() override { inner_.barrier(); }
   void settle() override { inner_.settle(); }
+  bool end_waits() override { return inner_.end_waits(); }
   void cancel() override { inner_.cancel(); }
 
  protected:

@@ -60,19 +60,29 @@ class PeerCopies final : public Forwarding {
 
   ~PeerCopies() override {
     if (std::uncaught_exceptions() == 0) {
+      (void)memory_->await_readers(copies_.handle());
       caller_.synchronize();
       copies_.synchronize();
       return;
     }
     // After a failure a peer may never come. The memory is left to the end of the process: to free
     // it would wait for work of other groups, too.
-    memory_->give_up(caller_.handle());
     (void)memory_.release();
   }
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
   bool overlaps() const override { return true; }
+
+  bool end_waits() override {
+    const auto idle = [](const Stream& stream) {
+      return cudaStreamQuery(static_cast<cudaStream_t>(stream.handle())) != cudaErrorNotReady;
+    };
+    if (idle(caller_) && idle(copies_)) return inner_.end_waits();
+    memory_->end_waits();
+    (void)inner_.end_waits();
+    return true;
+  }
 
   void all_gather(at::Tensor& output, const at::Tensor& input) override {
     all_gather(output, input, [] {});
@@ -172,8 +182,8 @@ class PeerCopies final : public Forwarding {
     check(operation, memory_->send(from, bytes, copies_.handle()));
   }
 
-  /// The next exchange begins behind what the caller enqueues up to it, so nothing overwrites what
-  /// is read until then.
+  /// Without waits_long the next exchange begins behind what the caller enqueues up to it, so
+  /// nothing overwrites what is read until then.
   void finish(const char* operation) {
     check(operation, memory_->receive(caller_.handle(), waits_long_));
   }

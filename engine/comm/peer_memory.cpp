@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/host_name.h"
@@ -144,9 +143,7 @@ PeerMemory::~PeerMemory() {
   }
 }
 
-void PeerMemory::give_up(void* stream) {
-  // By a stream of its own, as that of exchanges waits. Each wait sets its words back.
-  constexpr int kTurns = 2000;
+void PeerMemory::end_waits() {
   cudaStream_t own = nullptr;
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
   std::vector<std::uintptr_t> words;
@@ -156,11 +153,20 @@ void PeerMemory::give_up(void* stream) {
       words.push_back(read_word(rank_, peer, slot));
     }
   }
-  for (int turn = 0; turn < kTurns; ++turn) {
-    if (cudaStreamQuery(static_cast<cudaStream_t>(stream)) != cudaErrorNotReady) return;
-    (void)write_ones(words, own);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  (void)write_ones(words, own);
+  (void)cudaStreamDestroy(own);
+}
+
+const char* PeerMemory::await_readers(void* stream) {
+  if (!acknowledged_) return nullptr;
+  std::vector<std::uintptr_t> words;
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    // Those of exchanges before these two were awaited by the sends of these.
+    if (slot == last_ ? sent_ == 0 : sent_ < kSlots) continue;
+    for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
+      words.push_back(read_word(rank_, peer, slot));
   }
+  return words.empty() ? nullptr : await_ones(words, static_cast<cudaStream_t>(stream));
 }
 
 std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part,

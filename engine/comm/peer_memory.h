@@ -14,14 +14,13 @@ namespace dstrain::comm {
 /// the ranks of a group tell each other what has arrived.
 ///
 /// Of its two slots an exchange uses one and the next exchange the other, each with words of its
-/// own: 1 says that a part has arrived, and the receiver sets it back to 0. A rank begins its
-/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k
-/// and set the words of k - 1 back. No word counts, so that a CUDA graph can hold exchanges: an
-/// even number of them, as it always begins with the same slot.
+/// own: 1 says that a part has arrived, and the receiver sets it back to 0. No word counts, so that
+/// a CUDA graph can hold exchanges: an even number of them, as it always begins with the same slot.
 ///
-/// With `acknowledged` a rank begins exchange k + 2 when every rank has said that it has read k
-/// (read()), which may be before it has done so itself: copies of the next part travel while a
-/// kernel waits for room. Not in a graph.
+/// A rank begins its exchange k + 1 when it has every rank's part of k, so when everyone has read
+/// what came before k and set the words of k - 1 back. With `acknowledged` it begins k + 1 when
+/// every rank, itself too, has said that it has read k - 1 (read()), so that the copies of the next
+/// part travel while a kernel that reads this one waits for room. Not in a graph.
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
@@ -31,8 +30,11 @@ class PeerMemory {
                                                         Bytes part, bool acknowledged);
   /// The streams of the last exchange must have ended.
   ~PeerMemory();
-  /// Ends the waits on `stream` for peers that may never come; what arrived is of no use.
-  void give_up(void* stream);
+  /// Sets all words, so that waits for peers that may never come end, as many as there are words;
+  /// what arrived is of no use. On a stream of its own, as those of exchanges wait.
+  void end_waits();
+  /// `stream` waits until every rank has read what this one has sent: its memory may go then.
+  [[nodiscard]] const char* await_readers(void* stream);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
@@ -44,8 +46,8 @@ class PeerMemory {
   [[nodiscard]] const char* send(const std::vector<const void*>& from, std::size_t bytes,
                                  void* stream);
   /// Ends it: `stream` waits until what was sent has left and what others send has come. That lies
-  /// in arrived(i) until the next exchange but one begins. A warp waits; with `by_driver` nothing
-  /// runs meanwhile, but inside a graph.
+  /// in arrived(i) until the next exchange but one begins, or until read(). A warp waits; with
+  /// `by_driver` nothing runs meanwhile, but inside a graph.
   [[nodiscard]] const char* receive(void* stream, bool by_driver);
   [[nodiscard]] const void* arrived(int rank) const;
   /// What arrived is not needed any more when `stream` is here. Before the next send.

@@ -313,7 +313,9 @@ void BufferChecker::count_gradients(int i) {
     gradient.cleared = kNoAction;
   } else if (a.kind == ActionKind::gather_sum) {
     if (!layout_.splits_sum(a.group)) problem("{}: the rank has the whole sum", name(i));
-    ++gathered_sums_[to_index(a.group)];
+    const auto reduced = static_cast<int>(reduces_[to_index(a.group)].size());
+    if (++gathered_sums_[to_index(a.group)] > reduced)
+      problem("{} comes before the ranks have summed their parts", name(i));
   } else if (a.kind == ActionKind::update) {
     collecting(a.group, 0).cleared = kNoAction;
   }

@@ -55,6 +55,16 @@ int stride_of(const Layout& layout, Axes axes) {
   return stride;
 }
 
+/// Ranks that lie together and have all those that differ on `axes`.
+int span_of(const Layout& layout, Axes axes) {
+  int stride = 1, span = 1;
+  for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
+    stride *= axis_degree(layout, *axis);
+    if (axes.contains(*axis) && axis_degree(layout, *axis) > 1) span = stride;
+  }
+  return span;
+}
+
 }  // namespace
 
 int Layout::degree(Axes axes) const {
@@ -67,13 +77,13 @@ CommExtent Layout::extent(CommAxis axis) const {
   const int ranks = degree(axis.axes()), stride = stride_of(*this, axis.axes());
   switch (axis.part()) {
     case CommAxis::Part::all:
-      return {ranks, stride};
+      return {ranks, stride, span_of(*this, axis.axes())};
     case CommAxis::Part::inner:
-      return {second_degree, stride};
+      return {second_degree, stride, second_degree * stride};
     case CommAxis::Part::outer:
-      return {ranks / second_degree, second_degree * stride};
+      return {ranks / second_degree, second_degree * stride, ranks * stride};
     case CommAxis::Part::ends:
-      return {std::min(ranks, 2), (ranks - 1) * stride};
+      return {std::min(ranks, 2), (ranks - 1) * stride, ranks * stride};
   }
   return {};
 }
@@ -117,8 +127,11 @@ bool Layout::splits_sum(int group) const {
   const GroupLayout& kind = groups.at(to_index(group));
   const CommExtent copies = extent(kind.copies);
   // Not by where states rest: offload changes no bit, and the norm's depend on who adds what.
-  const bool whole_on_each = kind.trainable && kind.cut.empty() && kind.stages.size() == 1;
-  return whole_on_each && copies.ranks > 1 && copies.ranks * copies.stride <= peer_ranks &&
+  const bool whole_on_each = kind.trainable && kind.stages.size() == 1;
+  // Gathers of other groups' parameters would wait behind that of the sum.
+  if (std::ranges::any_of(groups, [](const GroupLayout& other) { return !other.cut.empty(); }))
+    return false;
+  return whole_on_each && copies.ranks > 1 && copies.span <= peer_ranks &&
          widths.reduce_wire == widths.gradient &&
          flat.at(to_index(group)).padded() % copies.ranks == 0;
 }

@@ -56,10 +56,12 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
-/// `ranks` of them, `stride` ranks apart.
+/// `ranks` of them, `stride` ranks apart where they are evenly spaced; they lie within `span`
+/// neighbours.
 struct CommExtent {
   int ranks = 1;
   int stride = 1;
+  int span = 1;
 };
 
 /// Bytes per element of each kind of state.

@@ -69,7 +69,7 @@ constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
 
 /// Whether devices of these ranks can copy into each other's memory.
 bool reach_each_other(const CommExtent& extent, const Machine& machine) {
-  return machine.peer_copies && extent.ranks * extent.stride <= machine.ranks_per_node;
+  return machine.peer_copies && extent.span <= machine.ranks_per_node;
 }
 
 /// Whether these ranks exchange rows by copies.

@@ -58,8 +58,8 @@ std::optional<Advice> data_wait(const RunFigures& run) {
 
 std::optional<Advice> exposed_gather(const RunFigures& run) {
   const double share = part_share(run, Part::gather);
-  if (share <= 0.05) return std::nullopt;
   const int stage = whole_setting(run, "parallel.zero.stage", 0);
+  if (share <= 0.05 || stage == 0) return std::nullopt;
   Advice advice = {
       .id = "exposed-gather",
       .finding = fmt::format("{} of a step, {}, waits for parameters to be gathered",
@@ -78,7 +78,9 @@ std::optional<Advice> exposed_gather(const RunFigures& run) {
 }
 
 std::optional<Advice> exposed_reduce(const RunFigures& run) {
-  const double share = part_share(run, Part::reduce);
+  // Without ZeRO what is gathered are parts of summed gradients.
+  double share = part_share(run, Part::reduce);
+  if (whole_setting(run, "parallel.zero.stage", 0) == 0) share += part_share(run, Part::gather);
   if (share <= 0.05) return std::nullopt;
   Advice advice = {
       .id = "exposed-reduce",

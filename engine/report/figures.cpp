@@ -15,7 +15,7 @@ constexpr double kSilent = 0.02;  // of a step; less is not worth a sentence
 
 double& at(RankSplit& split, Part part) { return split.parts[static_cast<std::size_t>(part)]; }
 
-/// Waits lie inside forward and backward; norm and update follow them.
+/// Waits lie inside forward and backward, but for those that norm and update say.
 RankSplit split_step(const TimingRow& row) {
   RankSplit split = {.rank = 0, .step_s = row.step_s, .parts = {}};
   const double waits = row.wait_copy_in_s + row.wait_gather_s + row.wait_reduce_s +
@@ -24,9 +24,11 @@ RankSplit split_step(const TimingRow& row) {
   at(split, Part::gather) = row.wait_gather_s;
   at(split, Part::reduce) = row.wait_reduce_s;
   at(split, Part::receive) = row.wait_receive_s + row.wait_send_s;
-  at(split, Part::norm) = row.norm_s;
-  at(split, Part::update) = row.update_s;
-  at(split, Part::compute) = std::max(0.0, row.forward_s + row.backward_s - waits);
+  at(split, Part::norm) = std::max(0.0, row.norm_s - row.waits_in_norm_s);
+  at(split, Part::update) = std::max(0.0, row.update_s - row.waits_in_update_s);
+  const double later = row.waits_in_norm_s + row.waits_in_update_s;
+  at(split, Part::compute) =
+      std::max(0.0, row.forward_s + row.backward_s - std::max(0.0, waits - later));
   double sum = 0;
   for (const double part : split.parts) sum += part;
   at(split, Part::other) = std::max(0.0, row.step_s - sum);
@@ -67,7 +69,7 @@ double mean_finite(const std::vector<double>& values) {
   return count == 0 ? kUnknown : sum / count;
 }
 
-std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::* field) {
+std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::*field) {
   std::vector<double> values;
   for (const StepRow* step : steps) {
     if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);

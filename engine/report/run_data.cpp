@@ -87,6 +87,7 @@ bool read_timing(const json& line, RankTimings& rank) {
   const auto step = step_of(line);
   if (!step || amount(line, "step_s") == 0) return false;
   const json wait = line.value("wait_s", json::object());
+  const json waits_in = line.value("waits_in_s", json::object());
   TimingRow row = {.step = *step,
                    .step_s = amount(line, "step_s"),
                    .forward_s = amount(line, "forward_s"),
@@ -99,6 +100,8 @@ bool read_timing(const json& line, RankTimings& rank) {
                    .wait_reduce_s = amount(wait, "reduce"),
                    .wait_receive_s = amount(wait, "receive"),
                    .wait_send_s = amount(wait, "send"),
+                   .waits_in_norm_s = amount(waits_in, "norm"),
+                   .waits_in_update_s = amount(waits_in, "update"),
                    .wait_copy_in_s = amount(wait, "copy_in"),
                    .exposed_comm_s = amount(line, "exposed_comm_s"),
                    .peak = amount(line, "peak"),

@@ -54,6 +54,7 @@ struct TimingRow {
   double wait_reduce_s = 0;
   double wait_receive_s = 0;
   double wait_send_s = 0;
+  double waits_in_norm_s = 0, waits_in_update_s = 0;  ///< of these and of norm_s and update_s
   double wait_copy_in_s = 0;
   double exposed_comm_s = 0;
   double peak = 0;

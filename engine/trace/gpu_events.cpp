@@ -85,8 +85,8 @@ bool is_communication_name(std::string_view name) {
 }
 
 bool communicates(const ActionInfo& action) {
-  static constexpr std::array<std::string_view, 5> kKinds = {"gather", "reduce", "norm", "send",
-                                                             "receive"};
+  static constexpr std::array<std::string_view, 6> kKinds = {"gather", "reduce", "gather_sum",
+                                                             "norm",   "send",   "receive"};
   return !action.lane.empty() && action.lane != "compute" &&
          std::find(kKinds.begin(), kKinds.end(), action.kind) != kKinds.end();
 }

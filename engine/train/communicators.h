@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,15 +17,17 @@ namespace dstrain {
 /// The channel of norm and of what all ranks agree on; always there.
 inline constexpr CommChannel kWorldChannel = {CommAxis::world, Lane::compute};
 
-/// Of the channels that the training program uses, and of all data ranks on the compute lane, in the
-/// order of opening, which is the same on all ranks of a group.
+/// Of the channels that the training program uses, and of all data ranks on the compute lane, in
+/// the order of opening, which is the same on all ranks of a group.
 class Communicators {
  public:
   using Opened = std::pair<CommChannel, std::unique_ptr<CountingCommunicator>>;
 
   Communicators() = default;
-  /// Closes them in the order of opening: NCCL waits there until the peers close, too.
+  /// Closes them in the order of opening: NCCL waits there until the peers close, too. After a
+  /// failure waits end first, of all together, as a lane may wait for another one.
   ~Communicators() {
+    if (std::uncaught_exceptions() > 0) end_waits();
     for (Opened& opened : opened_) opened.second.reset();
   }
   Communicators(Communicators&&) = default;
@@ -45,6 +50,16 @@ class Communicators {
   [[nodiscard]] auto end() const { return opened_.end(); }
 
  private:
+  void end_waits() {
+    constexpr int kTurns = 2000;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      bool any = false;
+      for (Opened& opened : opened_) any = opened.second->end_waits() || any;
+      if (!any) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
   std::vector<Opened> opened_;
 };
 

@@ -58,6 +58,8 @@ std::string RankLines::line(const StepOutcome& outcome, const HostTimes& host, b
       {"send", times.wait(Lane::send_down) + times.wait(Lane::send_up)},
       {"copy_in", times.wait(Lane::copy_in)},
   };
+  json["waits_in_s"] = {{"norm", times.waits_in(Phase::norm)},
+                        {"update", times.waits_in(Phase::update)}};
   json["lane_s"] = nlohmann::ordered_json::object();
   for (int lane = 0; lane < kNumLanes; ++lane) {
     const double seconds = times.lane_s.at(static_cast<std::size_t>(lane));

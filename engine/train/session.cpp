@@ -83,21 +83,22 @@ std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
   return list;
 }
 
-/// Of the rank that has least; all ranks get the same answer.
-Bytes smallest_memory(const World& world, RankRecordFile& record) {
-  const Bytes own = world.device.memory_bytes;
+/// Of the rank that has least of `what`; all ranks get the same answer.
+std::int64_t smallest_on_all(std::int64_t own, const std::string& what, const World& world,
+                             RankRecordFile& record) {
   if (world.size == 1) return own;
-  world.store->set(fmt::format("memory/{}", world.rank), std::to_string(own));
+  const auto key = [&](int rank) { return fmt::format("{}/{}", what, rank); };
+  const std::string smallest_key = what + "/smallest";
+  world.store->set(key(world.rank), std::to_string(own));
   const CollectiveScope scope(&record, "agree", world.size);
   if (world.rank == 0) {
-    Bytes smallest = own;
-    for (int rank = 1; rank < world.size; ++rank) {
-      const std::string theirs = world.store->get(fmt::format("memory/{}", rank), kPatience);
-      smallest = std::min<Bytes>(smallest, std::stoll(theirs));
-    }
-    world.store->set("memory/smallest", std::to_string(smallest));
+    std::int64_t smallest = own;
+    for (int rank = 1; rank < world.size; ++rank)
+      smallest =
+          std::min<std::int64_t>(smallest, std::stoll(world.store->get(key(rank), kPatience)));
+    world.store->set(smallest_key, std::to_string(smallest));
   }
-  return std::stoll(world.store->get("memory/smallest", kPatience));
+  return std::stoll(world.store->get(smallest_key, kPatience));
 }
 
 bool offloads(const OffloadConfig& offload) {
@@ -119,9 +120,18 @@ std::string measured_rates(const World& world) {
 /// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = built_in_machine(world.device.name);
+  // Ranks of one host all know that they are.
+  const auto with_hosts = [&, local = world.local_size](Machine of) {
+    if (!of.peer_copies) return of;
+    of.ranks_per_node =
+        local == world.size
+            ? local
+            : static_cast<int>(smallest_on_all(local, "local_ranks", world, record));
+    return of;
+  };
   if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
       recipe.parallel.pipeline == 1)
-    return machine;
+    return with_hosts(std::move(machine));
   const std::string key = "machine/rates", none = "none";
   std::string rates;
   if (world.rank == 0) {
@@ -133,8 +143,9 @@ Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile
     if (rates == none) rates.clear();
   }
   if (!rates.empty()) machine = to_machine(parse_rates(rates));
-  if (recipe.memory.limit == 0) machine.device_memory = smallest_memory(world, record);
-  return machine;
+  if (recipe.memory.limit == 0)
+    machine.device_memory = smallest_on_all(world.device.memory_bytes, "memory", world, record);
+  return with_hosts(std::move(machine));
 }
 
 BatchShape batch_shape(const Recipe& recipe) {

@@ -74,6 +74,7 @@ void StepTimer::wait(const Event& event, Lane lane, bool communicates, const Str
   }
   Span span{.kind = Span::Kind::wait,
             .index = static_cast<std::size_t>(lane),
+            .phase = phase_->index,
             .communicates = communicates,
             .begin = mark(compute)};
   event.wait(compute);
@@ -89,6 +90,7 @@ void StepTimer::end_action(Lane lane, bool communicates, const Stream& stream) {
   if (present_ == nullptr) return;
   present_->spans.push_back({.kind = Span::Kind::action,
                              .index = static_cast<std::size_t>(lane),
+                             .phase = phase_->index,
                              .communicates = communicates,
                              .begin = *action_begin_,
                              .end = mark(stream)});
@@ -115,11 +117,17 @@ StepTimes StepTimer::sum(const Step& step) const {
         break;
       case Span::Kind::wait:
         times.wait_s.at(span.index) += seconds;
-        if (span.communicates) times.exposed_comm_s += seconds;
+        if (span.communicates) {
+          times.exposed_comm_s += seconds;
+          if (span.communicates) times.waits_in_s.at(span.phase) += seconds;
+        }
         break;
       case Span::Kind::action:
         if (!computes) times.lane_s.at(span.index) += seconds;
-        if (!computes && !device_.is_cuda()) times.wait_s.at(span.index) += seconds;
+        if (!computes && !device_.is_cuda()) {
+          times.wait_s.at(span.index) += seconds;
+          times.waits_in_s.at(span.phase) += seconds;
+        }
         if (span.communicates && (computes || !device_.is_cuda())) times.exposed_comm_s += seconds;
         break;
     }

@@ -23,12 +23,17 @@ struct StepTimes {
   /// The compute lane stood still for that lane. On the CPU, where lanes run one after the other:
   /// all of the lane's time.
   std::array<double, kNumLanes> wait_s{};
+  /// Of these, waits for communication that lie inside each phase.
+  std::array<double, kNumPhases> waits_in_s{};
   /// Of the other lanes' actions, from begin to end, added.
   std::array<double, kNumLanes> lane_s{};
   /// Waits for lanes that communicate, and the collectives of the compute lane itself.
   double exposed_comm_s = 0;
 
   [[nodiscard]] double of(Phase phase) const { return phase_s[static_cast<std::size_t>(phase)]; }
+  [[nodiscard]] double waits_in(Phase phase) const {
+    return waits_in_s[static_cast<std::size_t>(phase)];
+  }
   [[nodiscard]] double wait(Lane lane) const { return wait_s[static_cast<std::size_t>(lane)]; }
 };
 
@@ -65,6 +70,7 @@ class StepTimer {
   struct Span {
     enum class Kind { phase, wait, action } kind = Kind::phase;
     std::size_t index = 0;  ///< of the phase or lane
+    std::size_t phase = 0;  ///< in which a wait or an action was enqueued
     bool communicates = false;
     std::size_t begin = 0;  ///< of `events`
     std::size_t end = 0;

@@ -234,16 +234,18 @@ TEST_CASE("parts of a step are times of the compute lane in the traced steps", "
   CHECK(std::isnan(result.collectives[1].bus_rate));
 }
 
-TEST_CASE("gathers along replicas are of gradients, others of parameters", "[bench]") {
+TEST_CASE("gathers are of gradients where the plan says so, else of parameters", "[bench]") {
   report::RunData run = some_run().data;
-  for (auto& row : run.ranks[3].rows)
-    row.calls = {{"all_gather data-gather", {1, 10}}, {"all_gather shard-gather", {1, 20}}};
-  std::vector<CollectiveFigures> list;
-  add_counted(list, run, 3);
-  REQUIRE(list.size() == 2);
-  CHECK(list[0].purpose == "gradients");
-  CHECK(list[0].bytes == 10);
-  CHECK(list[1].purpose == "parameters");
+  for (auto& row : run.ranks[3].rows) row.calls = {{"all_gather tensor-gather", {1, 10}}};
+  const auto counted = [&](const char* planned) {
+    std::vector<CollectiveFigures> list = {
+        {.operation = "all_gather", .purpose = planned, .planned_calls = 1, .planned_bytes = 10}};
+    add_counted(list, run, 3);
+    REQUIRE(list.size() == 1);
+    return list[0].bytes;
+  };
+  CHECK(counted("gradients") == 10);
+  CHECK(counted("parameters") == 10);
 }
 
 TEST_CASE("calls are per step where not every step is timed", "[bench]") {

@@ -327,8 +327,22 @@ TEST_CASE("sums of gradients that ranks have in parts are gathered once, before 
         "the sum of the gradient of block2 is gathered 0 times instead of once");
   CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(gather)].after.clear(); }) ==
         "#16 gather_sum(block2) does not wait for #15 reduce(block2), micro-batch 1");
-  CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(norm)].after.clear(); }) !=
-        "");
+  CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(norm)].after.clear(); }) ==
+        "#23 norm does not wait for #21 reduce(block0), micro-batch 1\n"
+        "#23 norm does not wait for #18 reduce(block1), micro-batch 1\n"
+        "#23 norm does not wait for #15 reduce(block2), micro-batch 1\n"  // what it reads, and
+        "#23 norm does not wait for #15 reduce(block2), micro-batch 1\n"  // what comes before it
+        "#23 norm does not wait for #18 reduce(block1), micro-batch 1\n"
+        "#23 norm does not wait for #21 reduce(block0), micro-batch 1");
+  // A gather before the sum, with all waits.
+  CHECK(changed([&](Program& p) {
+          Action& reduce = p.actions[static_cast<std::size_t>(gather - 1)];
+          Action& gathered = p.actions[static_cast<std::size_t>(gather)];
+          std::swap(reduce, gathered);
+          reduce.after = gathered.after;
+          gathered.after = {gather - 1};
+          p.actions[static_cast<std::size_t>(norm)].after = {gather};
+        }).find("comes before the ranks have summed their parts") != std::string::npos);
   Case whole = c;
   whole.layout.peer_ranks = 1;
   CHECK(problems(program, whole).find("gather_sum(block2): the rank has the whole sum") !=

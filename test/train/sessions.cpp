@@ -14,6 +14,7 @@ void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
     World world;
     world.rank = rank;
     world.size = ranks;
+    world.local_size = ranks;
     world.store = threads.store();
     world.communicator = [&](CommunicatorOptions options) {
       options.rank = rank;

@@ -122,8 +122,8 @@ LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& c
     };
     const bool trains = layout.groups[to_index(g)].trainable;
     table.gather_s.push_back(layout.gathered(g) ? seconds(ActionKind::gather) : 0);
-    table.reduce_s.push_back((layout.reduced(g) ? seconds(ActionKind::reduce) : 0) +
-                             (layout.splits_sum(g) ? seconds(ActionKind::gather_sum) : 0));
+    table.reduce_s.push_back(layout.reduced(g) ? seconds(ActionKind::reduce) : 0);
+    table.gather_sum_s.push_back(layout.splits_sum(g) ? seconds(ActionKind::gather_sum) : 0);
     table.update_s.push_back(trains ? seconds(ActionKind::update) : 0);
   }
   table.states = resting_bytes(layout) / choice.pipeline;

@@ -28,7 +28,7 @@ struct BlockTable {
 /// What choices have in common that cut and share the states alike. Seconds by group.
 struct LayoutTable {
   Layout layout;
-  std::vector<double> gather_s = {}, reduce_s = {}, update_s = {};
+  std::vector<double> gather_s = {}, reduce_s = {}, gather_sum_s = {}, update_s = {};
   Bytes states = 0;  ///< of the average pipeline rank, at rest
 };
 

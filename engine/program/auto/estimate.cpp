@@ -50,7 +50,7 @@ class Estimator {
   [[nodiscard]] std::vector<int> blocks_of(int rank) const;
   [[nodiscard]] double after_visits(const std::vector<int>& blocks) const;
   [[nodiscard]] double gather_wait(const std::vector<int>& blocks) const;
-  [[nodiscard]] double reduce_tail(const std::vector<int>& blocks) const;
+  [[nodiscard]] double reduce_tail(const std::vector<int>& blocks, bool sums) const;
   [[nodiscard]] double work(const std::vector<int>& blocks) const;
   [[nodiscard]] std::vector<int> groups_of(const std::vector<int>& blocks) const;
   [[nodiscard]] bool on_two_stages(int group) const {
@@ -129,15 +129,16 @@ double Estimator::gather_wait(const std::vector<int>& blocks) const {
   return end - busy;
 }
 
-/// Reductions that go on after the last backward.
-double Estimator::reduce_tail(const std::vector<int>& blocks) const {
+/// Reductions that go on after the last backward; with `sums` the gathers of their parts, too.
+double Estimator::reduce_tail(const std::vector<int>& blocks, bool sums) const {
   double reduced = 0, end = 0;
   std::set<int> seen;
   for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
     end += costs_.blocks[to_index(*b)].input + costs_.blocks[to_index(*b)].weight;
     for (const int g : cost_.blocks[to_index(*b)].groups) {
       if (seen.insert(g).second && !on_two_stages(g))
-        reduced = std::max(reduced, end) + table_.reduce_s[to_index(g)];
+        reduced = std::max(reduced, end) + table_.reduce_s[to_index(g)] +
+                  (sums ? table_.gather_sum_s[to_index(g)] : 0);
     }
   }
   return std::max(0.0, reduced - end);
@@ -145,15 +146,18 @@ double Estimator::reduce_tail(const std::vector<int>& blocks) const {
 
 /// What a rank's step takes beside its visits.
 double Estimator::after_visits(const std::vector<int>& blocks) const {
-  double gathers = 0, reductions = 0, seconds = 0;
+  double gathers = 0, reductions = 0, updates = 0, seconds = 0;
   for (const int g : groups_of(blocks)) {
     gathers += table_.gather_s[to_index(g)];
     reductions += table_.reduce_s[to_index(g)];
-    seconds += table_.update_s[to_index(g)];
+    updates += table_.update_s[to_index(g)];
     // Reduced once, after all others.
     if (on_two_stages(g)) seconds += group_seconds(ActionKind::reduce, g, layout_, cost_, machine_);
   }
-  seconds += gather_wait(blocks) + reduce_tail(blocks);
+  // Norm follows the reductions; updates go on beside the last gathers of sums.
+  const double tail = reduce_tail(blocks, /*sums=*/false);
+  seconds +=
+      gather_wait(blocks) + tail + std::max(updates, reduce_tail(blocks, /*sums=*/true) - tail);
   double each = 0;  // of a micro-batch, beside its visits
   if (choice_.zero_stage >= 2) each += reductions;
   if (choice_.zero_stage == 3) each += 2 * gathers;
@@ -228,8 +232,10 @@ Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const Layo
       samples * std::max(blocks.sample_s / choice.pipeline, blocks.longest_block_s) + skew;
   const double times = choice.zero_stage >= 2 ? micro_batches : 1;
   const double moved = (times * sum(layout.reduce_s) + sum(layout.gather_s)) / choice.pipeline;
+  const double updates = sum(layout.update_s) / choice.pipeline,
+               sums = sum(layout.gather_sum_s) / choice.pipeline;
   return {
-      .step_s = std::max(work, moved) + sum(layout.update_s) / choice.pipeline,
+      .step_s = std::max(std::max(work, moved) + updates, moved + sums),
       .memory = machine.fixed_overhead + layout.states + choice.micro * blocks.largest_activation};
 }
 
