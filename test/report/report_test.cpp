@@ -101,6 +101,36 @@ TEST_CASE("rules of memory, clocks and values that are not finite hold to their 
   CHECK(advise(run, {}).at(0).id == "not-finite");
 }
 
+TEST_CASE("waits inside norm and update are no part of them, nor of what computes") {
+  RunData data;
+  std::vector<TimingRow>& rows = data.ranks.emplace_back().rows;
+  for (int step = 1; step <= 100; ++step) {
+    rows.push_back({.step = step,
+                    .step_s = 1,
+                    .forward_s = 0.2,
+                    .backward_s = 0.4,
+                    .norm_s = 0.2,
+                    .update_s = 0.2,
+                    .wait_gather_s = 0.1,
+                    .wait_reduce_s = 0.18,
+                    .waits_in_norm_s = 0.15,
+                    .waits_in_update_s = 0.1});
+  }
+  const RunFigures run = run_figures(std::move(data));
+  REQUIRE(run.split.size() == 1);
+  const auto part = [&](Part of) { return run.split[0].parts[static_cast<std::size_t>(of)]; };
+  CHECK(part(Part::norm) == Approx(0.05));
+  CHECK(part(Part::update) == Approx(0.1));
+  CHECK(part(Part::gather) == Approx(0.1));
+  CHECK(part(Part::reduce) == Approx(0.18));
+  CHECK(part(Part::compute) == Approx(0.57));  // 0.03 of the waits lie in forward and backward
+  // Without ZeRO both waits are for gradients.
+  const std::vector<Advice> advice = advise(run, {});
+  REQUIRE(advice.size() == 1);
+  CHECK(advice[0].id == "exposed-reduce");
+  CHECK(advice[0].share == Approx(0.28));
+}
+
 TEST_CASE("advice about waits for samples knows image files") {
   RunFigures run;
   run.data.ranks.emplace_back().rows.resize(50, {.step_s = 1, .data_wait_s = 0.5});
