@@ -75,6 +75,7 @@ class PeerCopies final : public Forwarding {
   bool overlaps() const override { return true; }
 
   bool end_waits() override {
+    // Stream::query throws where the device has failed, and this is called while that unwinds.
     const auto idle = [](const Stream& stream) {
       return cudaStreamQuery(static_cast<cudaStream_t>(stream.handle())) != cudaErrorNotReady;
     };

@@ -19,8 +19,6 @@ namespace dstrain::comm {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
-constexpr std::size_t kSlots = 2;
-static_assert(2 * kSlots * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
 
 /// Functions of the driver, which a machine without a GPU lacks: not linked, but asked for.
 struct Driver {
@@ -146,27 +144,20 @@ PeerMemory::~PeerMemory() {
 void PeerMemory::end_waits() {
   cudaStream_t own = nullptr;
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
-  std::vector<std::uintptr_t> words;
-  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
-    for (std::size_t slot = 0; slot < kSlots; ++slot) {
-      words.push_back(word(rank_, peer, slot));
-      words.push_back(read_word(rank_, peer, slot));
-    }
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    for (const Said said : {Said::filled, Said::read})
+      (void)write_ones(words_here(said, slot), own);
   }
-  (void)write_ones(words, own);
   (void)cudaStreamDestroy(own);
 }
 
 const char* PeerMemory::await_readers(void* stream) {
   if (!acknowledged_) return nullptr;
-  std::vector<std::uintptr_t> words;
-  for (std::size_t slot = 0; slot < kSlots; ++slot) {
-    // Those of exchanges before these two were awaited by the sends of these.
-    if (slot == last_ ? sent_ == 0 : sent_ < kSlots) continue;
-    for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
-      words.push_back(read_word(rank_, peer, slot));
-  }
-  return words.empty() ? nullptr : await_ones(words, static_cast<cudaStream_t>(stream));
+  // Of the last exchange of each slot: those before were awaited by the sends of these.
+  const char* error = nullptr;
+  for (std::size_t slot = 0; slot < kSlots && slot < sent_ && error == nullptr; ++slot)
+    error = await_ones(words_here(Said::read, slot), static_cast<cudaStream_t>(stream));
+  return error;
 }
 
 std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part,
@@ -204,15 +195,20 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
   return all ? std::move(made) : nullptr;
 }
 
-std::size_t PeerMemory::offset(int rank) const { return last_ * slot_ + to_index(rank) * part_; }
+std::size_t PeerMemory::offset(int rank) const { return last() * slot_ + to_index(rank) * part_; }
 
-std::uintptr_t PeerMemory::word(int at, int of, std::size_t slot) const {
+std::uintptr_t PeerMemory::word(int at, int of, Said said, std::size_t slot) const {
+  static_assert(2 * kSlots * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
+  const std::size_t row = static_cast<std::size_t>(said) * kSlots + slot;
   return reinterpret_cast<std::uintptr_t>(memory_[to_index(at)] + flags()) +
-         (slot * kMaxPeers + to_index(of)) * sizeof(std::uint32_t);
+         (row * kMaxPeers + to_index(of)) * sizeof(std::uint32_t);
 }
 
-std::uintptr_t PeerMemory::read_word(int at, int of, std::size_t slot) const {
-  return word(at, of, kSlots + slot);
+std::vector<std::uintptr_t> PeerMemory::words_here(Said said, std::size_t slot) const {
+  std::vector<std::uintptr_t> words;
+  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
+    words.push_back(word(rank_, peer, said, slot));
+  return words;
 }
 
 const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
@@ -220,19 +216,17 @@ const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)
 const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t bytes,
                              void* stream) {
   DSTRAIN_CHECK(bytes <= part_, fmt::format("a part of {} bytes in room for {}", bytes, part_));
-  last_ = 1 - last_;
+  ++sent_;
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
-  if (acknowledged_ && sent_++ >= kSlots) {
-    std::vector<std::uintptr_t> read;
-    for (int peer = 0; peer < size; ++peer) read.push_back(read_word(rank_, peer, last_));
-    if (const char* error = await_ones(read, on)) return error;
+  if (acknowledged_ && sent_ > kSlots) {
+    if (const char* error = await_ones(words_here(Said::read, last()), on)) return error;
   }
   std::vector<std::uintptr_t> words;
   // Each begins with the rank behind it, so that no two write to one GPU at first.
   for (int step = 1; step <= size; ++step) {
     const int peer = (rank_ + step) % size;
-    words.push_back(word(peer, rank_, last_));
+    words.push_back(word(peer, rank_, Said::filled, last()));
     if (peer == rank_ || bytes == 0) continue;
     const cudaError_t result = cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_),
                                                from[to_index(peer)], bytes, cudaMemcpyDefault, on);
@@ -251,7 +245,7 @@ const char* PeerMemory::read(void* stream) {
   if (!acknowledged_) return nullptr;
   std::vector<std::uintptr_t> words;
   for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
-    words.push_back(read_word(peer, rank_, last_));
+    words.push_back(word(peer, rank_, Said::read, last()));
   return write_ones(words, static_cast<cudaStream_t>(stream));
 }
 
@@ -261,12 +255,10 @@ const char* PeerMemory::receive(void* stream, bool by_driver) {
   const auto [captured, error] = capturing(on);
   if (error != nullptr) return error;
   if (captured || !by_driver) {
-    auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
+    auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, Said::filled, last()));
     return await_words(words, size, stream);
   }
-  std::vector<std::uintptr_t> words;
-  for (int peer = 0; peer < size; ++peer) words.push_back(word(rank_, peer, last_));
-  return await_ones(words, on);
+  return await_ones(words_here(Said::filled, last()), on);
 }
 
 }  // namespace dstrain::comm

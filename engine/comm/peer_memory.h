@@ -53,22 +53,26 @@ class PeerMemory {
   /// What arrived is not needed any more when `stream` is here. Before the next send.
   [[nodiscard]] const char* read(void* stream);
   /// The next exchange uses the first slot.
-  [[nodiscard]] bool settled() const { return last_ == 1; }
+  [[nodiscard]] bool settled() const { return sent_ % kSlots == 0; }
 
  private:
+  static constexpr std::size_t kSlots = 2;
   PeerMemory(const Group& group, std::size_t part, bool acknowledged);
   [[nodiscard]] std::size_t offset(int rank) const;
-  [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
-  /// Address of the word in rank `at`'s memory that says that rank `of` has filled a slot, or that
-  /// it has read its own.
-  [[nodiscard]] std::uintptr_t word(int at, int of, std::size_t slot) const;
-  [[nodiscard]] std::uintptr_t read_word(int at, int of, std::size_t slot) const;
+  [[nodiscard]] std::size_t flags() const { return kSlots * slot_; }
+  /// Slot of the last exchange; the first one uses slot 0.
+  [[nodiscard]] std::size_t last() const { return (sent_ + 1) % kSlots; }
+  /// What words of a slot say: that a rank has filled it, or that it has read its own.
+  enum class Said : std::size_t { filled, read };
+  /// Addresses: of the word of rank `of` in rank `at`'s memory, and of those of all ranks in this
+  /// rank's.
+  [[nodiscard]] std::uintptr_t word(int at, int of, Said said, std::size_t slot) const;
+  [[nodiscard]] std::vector<std::uintptr_t> words_here(Said said, std::size_t slot) const;
 
   int rank_;
   bool acknowledged_;
   std::uint64_t sent_ = 0;  ///< exchanges
   std::size_t part_ = 0, slot_ = 0;
-  std::size_t last_ = 1;       ///< slot of the last exchange; the first one uses slot 0
   std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped
 };
 

@@ -235,6 +235,12 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
           .micro_batches = static_cast<int>(micro_batches)};
 }
 
+Flops useful_flops(const Strategy& strategy) {
+  const BatchPlan& batch = strategy.batch;
+  const double filled = static_cast<double>(batch.global) / (batch.global + batch.fillers());
+  return useful_flops(strategy.line) * filled;
+}
+
 Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
                        const Machine& machine, int rank) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));

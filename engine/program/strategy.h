@@ -23,10 +23,6 @@ struct BatchPlan {
   int micro = 0;          ///< samples of one micro-batch of one rank
   int micro_batches = 1;  ///< accumulation steps
   [[nodiscard]] int fillers() const { return data_ranks * micro * micro_batches - global; }
-  /// Of the places of a step, which samples take.
-  [[nodiscard]] double share_filled() const {
-    return static_cast<double>(global) / (global + fillers());
-  }
 };
 
 struct Strategy {
@@ -71,6 +67,9 @@ struct Strategy {
 /// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is
 /// below 1.
 [[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);
+
+/// useful_flops of its line, without those that fillers take.
+[[nodiscard]] Flops useful_flops(const Strategy& strategy);
 
 /// `cost` is that of a micro-batch of recipe.batch.micro samples in the recipe's compute type
 /// (compute width of state_widths). `machine` says what a rank may hold, which matters under

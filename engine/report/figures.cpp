@@ -69,7 +69,7 @@ double mean_finite(const std::vector<double>& values) {
   return count == 0 ? kUnknown : sum / count;
 }
 
-std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::*field) {
+std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::* field) {
   std::vector<double> values;
   for (const StepRow* step : steps) {
     if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);

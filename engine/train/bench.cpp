@@ -79,7 +79,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   const int sequence = session.model().sequence;
   bench.unit = sequence > 0 ? "tok/s" : "img/s";
   bench.rate = samples * std::max(1, sequence) / bench.step_s;
-  bench.flops = useful_flops(strategy.line) * strategy.batch.share_filled();
+  bench.flops = useful_flops(strategy);
   const double peak = datasheet_flops(world.device.name);
   bench.mfu = peak > 0 ? bench.flops / bench.step_s / peak : 0;
   if (kernels) bench.kernels = profile_kernels(step);

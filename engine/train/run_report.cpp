@@ -87,8 +87,7 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
       metrics_(metrics_options(session.recipe(), directory, first_step)),
       first_step_(first_step),
       start_(start),
-      useful_flops_(useful_flops(session.strategy().line) *
-                    session.strategy().batch.share_filled()) {
+      useful_flops_(useful_flops(session.strategy())) {
   metrics_.add(progress);
 }
 

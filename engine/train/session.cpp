@@ -117,21 +117,12 @@ std::string measured_rates(const World& world) {
   return rates ? rates_text(*rates) : std::string();
 }
 
-/// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
-Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
+/// Built in, or what rank 0 has measured where that decides anything.
+Machine rated_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = built_in_machine(world.device.name);
-  // Ranks of one host all know that they are.
-  const auto with_hosts = [&, local = world.local_size](Machine of) {
-    if (!of.peer_copies) return of;
-    of.ranks_per_node =
-        local == world.size
-            ? local
-            : static_cast<int>(smallest_on_all(local, "local_ranks", world, record));
-    return of;
-  };
   if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
       recipe.parallel.pipeline == 1)
-    return with_hosts(std::move(machine));
+    return machine;
   const std::string key = "machine/rates", none = "none";
   std::string rates;
   if (world.rank == 0) {
@@ -145,7 +136,19 @@ Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile
   if (!rates.empty()) machine = to_machine(parse_rates(rates));
   if (recipe.memory.limit == 0)
     machine.device_memory = smallest_on_all(world.device.memory_bytes, "memory", world, record);
-  return with_hosts(std::move(machine));
+  return machine;
+}
+
+/// What the strategy is chosen for, the same on all ranks.
+Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
+  Machine machine = rated_machine(recipe, world, record);
+  if (!machine.peer_copies) return machine;
+  // Ranks of one host all know that they are.
+  const int local = world.local_size;
+  machine.ranks_per_node =
+      local == world.size ? local
+                          : static_cast<int>(smallest_on_all(local, "local_ranks", world, record));
+  return machine;
 }
 
 BatchShape batch_shape(const Recipe& recipe) {

@@ -134,7 +134,7 @@ TEST_CASE("no action of a program with offload can be left out, doubled or chang
     CHECK(problems(twice, c) != "");
     CHECK(broken([](Action& a) { a.part = a.part < 0 ? 0 : a.part + 1; }));
     CHECK(broken([](Action& a) { a.lane = a.lane == Lane::host ? Lane::compute : Lane::host; }));
-    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
         CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));

@@ -48,7 +48,7 @@ AutoRow simulated_row(const PlanChoice& choice, const Recipe& recipe, const Mode
   AutoRow row{.choice = choice,
               .batch = strategy.batch,
               .blocks = static_cast<int>(cost.blocks.size()),
-              .flops = useful_flops(strategy.line) * strategy.batch.share_filled()};
+              .flops = useful_flops(strategy)};
   const std::vector<Simulation> played = simulate(strategy.line, strategy.layout, cost, machine);
   for (std::size_t r = 0; r < played.size(); ++r) {
     const Program& program = strategy.line[r];
