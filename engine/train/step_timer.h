@@ -62,7 +62,8 @@ class StepTimer {
   void begin_action(Lane lane, const Stream& stream);
   void end_action(Lane lane, bool communicates, const Stream& stream);
   void end(const Stream& compute);
-  /// The times of `step`, whose work the device has finished; nothing where it was not timed.
+  /// The times of `step`, nothing where it was not timed. The device has finished the step but for
+  /// actions that outlast it, which this waits for.
   [[nodiscard]] std::optional<StepTimes> take(std::int64_t step);
 
  private:

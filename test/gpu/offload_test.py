@@ -31,7 +31,7 @@ def steps(folder, overrides, graphs=True):
     environment = os.environ if graphs else {**os.environ, "DSTRAIN_NO_GRAPHS": "1"}
     run = support.run("launch", RECIPE, "--ranks", RANKS, *words, timeout=200, env=environment)
     if run.returncode != 0:
-        sys.exit(f"{overrides}: exit code {run.returncode}\n{run.stderr[-2000:]}")
+        sys.exit(f"{overrides}: exit code {run.returncode}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
     directory = support.only_run(output)
     made = [(step["loss"], step["grad_norm"]) for step in support.metrics(directory).values()]
     evaluated = [(evaluation["loss"], evaluation["samples"]) for evaluation in support.metrics(directory, "evaluation").values()]
@@ -44,7 +44,7 @@ def cases(ways):
     for stage in map(int, sys.argv[2:3]) if sys.argv[2:] else (0,) if RANKS == 1 else (2, 3):
         for states in sys.argv[3:4] or ("fp32", "bf16"):
             for name, way in ways.items():
-                if stage == 2 and any(KEY + "parameters" in word for word in way):
+                if RANKS > 1 and stage < 3 and any(KEY + "parameters" in word for word in way):
                     continue  # parameters rest on the host under stage 3 or of one rank
                 if states == "bf16" and name == "all in files":
                     continue

@@ -1,7 +1,10 @@
+#include <ATen/ATen.h>
+
 #include <chrono>
 
 #include "engine/device/device.h"
 #include "engine/train/session.h"
+#include "engine/train/step_timer.h"
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
 
@@ -45,4 +48,32 @@ TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gp
   CHECK(steps_s == Approx(wall_s).epsilon(0.01));
   // So is the last one before the queue was empty; steps differ by what they wait for data.
   CHECK(last_s > 0.5 * steps_s / 40);
+}
+
+TEST_CASE("an action that ends after its step is timed to its end", "[gpu][train]") {
+  const c10::Device device = choose_device(0).device;
+  const Stream compute = Stream::from_pool(device);
+  const Stream gather = Stream::from_pool(device);
+  RankRecordFile record = RankRecordFile::anonymous();
+  StepTimer timer(device, 1, record);
+  const at::Tensor a = at::ones({8192, 8192}, at::device(device).dtype(at::kBFloat16));
+  at::Tensor product = at::empty_like(a);
+  synchronize(device);
+  timer.begin(0, compute);
+  timer.begin_action(Lane::gather, gather);
+  {
+    const StreamScope scope(gather);
+    for (int i = 0; i < 30; ++i) at::mm_out(product, a, a);
+  }
+  timer.end_action(Lane::gather, /*communicates=*/true, gather);
+  timer.enter(Phase::update, compute);
+  timer.end(compute);
+  compute.synchronize();
+  REQUIRE(!gather.query());  // else this tests nothing
+  const auto times = timer.take(0);
+  REQUIRE(times);
+  CHECK(gather.query());
+  double step_s = 0;
+  for (const double seconds : times->phase_s) step_s += seconds;
+  CHECK(times->lane_s.at(static_cast<std::size_t>(Lane::gather)) > step_s);
 }
