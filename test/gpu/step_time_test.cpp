@@ -1,4 +1,6 @@
-#include <ATen/ATen.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 
 #include <chrono>
 
