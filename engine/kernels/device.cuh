@@ -108,6 +108,13 @@ __device__ void store(void* base, std::int64_t pack_index, const Pack<T, N>& pac
   }
 }
 
+/// 2^x by the processor's approximation, 0 where that is below 2^-126.
+__device__ inline float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Every lane gets the sum; the butterfly has one order.
 __device__ inline float warp_sum(float x) {
 #pragma unroll

@@ -55,9 +55,7 @@ __device__ float largest_of(const Pack<T>& pack) {
 /// exp(x) as __expf takes it, but 0 where that is below 2^-126: three instructions less for each
 /// class, and more than memory, instructions limit this kernel.
 __device__ float exponential(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
-  return result;
+  return exp2_of(x * 1.4426950408889634f);
 }
 
 /// A row's packs of eight go around its threads; thread 0 of each block also has one of the up to
