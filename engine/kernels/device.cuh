@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "engine/base/error.h"
 #include "engine/kernels/dtype.h"
@@ -61,6 +62,10 @@ template <>
 __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
+
+/// Two neighbouring numbers of a 16-bit type, which one instruction takes.
+template <typename T>
+using TwoOf = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
 
 /// N elements in registers, moved in words of up to 16 bytes.
 template <typename T, int N = kPack>

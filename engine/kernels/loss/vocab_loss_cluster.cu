@@ -32,34 +32,20 @@ __device__ void forget_unpacked(Pack<T>& pack) {
     asm volatile("" : "+r"(words[i]));
 }
 
-/// Two numbers of a pack, which one instruction takes.
-template <typename T>
-struct PairOf;
-template <>
-struct PairOf<__nv_bfloat16> {
-  using Type = __nv_bfloat162;
-};
-template <>
-struct PairOf<__half> {
-  using Type = __half2;
-};
-
 /// Of eight numbers, by pairs; nan only where all are.
 template <typename T>
 __device__ float largest_of(const Pack<T>& pack) {
-  const auto* pairs = reinterpret_cast<const typename PairOf<T>::Type*>(&pack);
+  const auto* pairs = reinterpret_cast<const TwoOf<T>*>(&pack);
   const auto pair = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
   return fmaxf(to_float(pair.x), to_float(pair.y));
 }
 
 /// exp(x) as __expf takes it, but 0 where that is below 2^-126: three instructions less for each
 /// class, and more than memory, instructions limit this kernel.
-__device__ float exponential(float x) {
-  return exp2_of(x * 1.4426950408889634f);
-}
+__device__ float exponential(float x) { return exp2_of(x * 1.4426950408889634f); }
 
 /// A row's packs of eight go around its threads; thread 0 of each block also has one of the up to
-/// seven classes after the last pack.
+/// seven classes after the last pack. Up to five packs a thread leave registers for a third block.
 template <typename T, int kPacks>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPacks <= 5 ? 3 : 2)
     vocab_loss_cluster_kernel(const VocabLoss a) {

@@ -64,7 +64,7 @@ struct Keys {
 /// Two numbers of 16 bits in a word.
 template <typename T>
 struct Pairs {
-  using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+  using Two = TwoOf<T>;
 
   __device__ static Two of_word(std::uint32_t word) {
     Two two;
