@@ -120,6 +120,13 @@ __device__ inline float exp2_of(float x) {
   return y;
 }
 
+/// 1 / x by the processor's approximation; x is normal, or infinite.
+__device__ inline float reciprocal_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Every lane gets the sum; the butterfly has one order.
 __device__ inline float warp_sum(float x) {
 #pragma unroll

@@ -161,6 +161,7 @@ struct ShortKernels {
   const char* name;
   void (*forward)(const kernels::ShortAttention&, cudaStream_t);
   void (*backward)(const kernels::ShortAttentionBackward&, cudaStream_t);
+  bool leaves_sums = false;
 };
 
 std::vector<ShortKernels> short_kernels() {
@@ -168,12 +169,13 @@ std::vector<ShortKernels> short_kernels() {
   std::vector<ShortKernels> all = {
       {"mma.sync", short_attention_sm80, short_attention_backward_sm80}};
   if (short_attention_has_sm90())
-    all.push_back({"wgmma", short_attention_sm90, short_attention_backward_sm90});
+    all.push_back({"wgmma", short_attention_sm90, short_attention_backward_sm90, true});
   return all;
 }
 
-/// Output, log-sum-exp and gradients of rows of qkv, not interleaved, by such kernels.
-std::array<at::Tensor, 3> attend_by(const ShortKernels& by, const AttentionShape& shape,
+/// Output, log-sum-exp, gradients of rows of qkv, not interleaved, and where they leave them the
+/// sums of these, by such kernels.
+std::array<at::Tensor, 4> attend_by(const ShortKernels& by, const AttentionShape& shape,
                                     const at::Tensor& qkv, const at::Tensor& dy) {
   const std::int64_t tokens = qkv.size(0) / shape.batch, width = shape.head_dim;
   // What is not written stays a nan.
@@ -197,14 +199,35 @@ std::array<at::Tensor, 3> attend_by(const ShortKernels& by, const AttentionShape
       .head_dim = width,
       .scale = 1 / std::sqrt(static_cast<float>(width)),
       .dtype = qkv.scalar_type() == at::kHalf ? kernels::DType::f16 : kernels::DType::bf16};
+  const bool leaves_sums =
+      by.leaves_sums && kernels::cuda::short_attention_leaves_sums(tokens, width);
+  const std::int64_t parts = leaves_sums ? shape.batch * kernels::kShortAttentionSums : 0;
+  const at::Tensor sums = at::full({parts, qkv.size(1)}, std::nan(""), log_sums.options());
+  const auto sums_at = [&](std::int64_t part) {
+    return leaves_sums ? sums.mutable_data_ptr<float>() + part * shape.heads * width : nullptr;
+  };
   by.forward(args, nullptr);
   by.backward({.forward = args,
                .grad = view(dy, 0),
                .query_grad = view(dqkv, 0),
                .key_grad = view(dqkv, 1),
-               .value_grad = view(dqkv, 2)},
+               .value_grad = view(dqkv, 2),
+               .sums = {.query = sums_at(0),
+                        .key = sums_at(1),
+                        .value = sums_at(2),
+                        .stride = qkv.size(1)}},
               nullptr);
-  return {y, log_sums, dqkv};
+  return {y, log_sums, dqkv, sums};
+}
+
+/// Sums over the rows of gradients, by parts of the rows.
+void require_sums(const at::Tensor& sums, const at::Tensor& dqkv, const at::Tensor& dy) {
+  const at::Tensor all = sums.to(at::kDouble).sum(0);
+  const std::int64_t width = dy.size(1), rows = dy.size(0);
+  const auto part = [&](std::int64_t i) { return all.narrow(0, i * width, width); };
+  REQUIRE(far(part(0), dqkv.narrow(1, 0, width).to(at::kDouble).sum(0), at::kFloat, rows) == "");
+  REQUIRE(part(1).eq(0).all().item<bool>());
+  REQUIRE(far(part(2), dy.to(at::kDouble).sum(0), at::kFloat, rows) == "");
 }
 
 TEST_CASE("GPU: each kernel of short attention equals the formula and repeats its bits",
@@ -220,8 +243,38 @@ TEST_CASE("GPU: each kernel of short attention equals the formula and repeats it
     CAPTURE(c10::toString(type), width, tokens, by.name);
     const auto first = attend_by(by, shape, qkv, dy), second = attend_by(by, shape, qkv, dy);
     example.require_equal(first[0], first[2]);
-    for (std::size_t i = 0; i < 3; ++i) REQUIRE(first[i].equal(second[i]));
+    for (std::size_t i = 0; i < 4; ++i) REQUIRE(first[i].equal(second[i]));
+    REQUIRE((first[3].numel() > 0) == (by.leaves_sums && (width == 64 || tokens <= 304)));
+    if (first[3].numel() > 0) require_sums(first[3], first[2], dy);
   }
+}
+
+/// What the product before attention needs of its output's gradient.
+TEST_CASE("GPU: the gradient of a bias before attention is the sum of its output's gradient",
+          "[gpu][attention]") {
+  const AttentionShape heads = GENERATE(kModels[0].shape, kModels[1].shape);
+  const std::int64_t tokens = GENERATE(50, 257, 320);
+  const bool interleaved = GENERATE(false, true);
+  CAPTURE(heads.head_dim, tokens, interleaved);
+  AttentionShape shape = heads;
+  shape.batch = 3;
+  shape.interleaved = interleaved;
+  const std::int64_t rows = shape.batch * tokens, width = shape.qkv_width();
+  Random random(5);
+  Parameter weight = random.parameter({width, 64}, at::kBFloat16),
+            bias = random.parameter({width}, at::kBFloat16);
+  for (Parameter* parameter : {&weight, &bias}) {
+    parameter->value = parameter->value.to(at::kCUDA);
+    parameter->gradient = parameter->gradient.to(at::kCUDA);
+  }
+  const at::Tensor x = leaf(random({rows, 64}, at::kBFloat16).to(at::kCUDA)),
+                   dy = random({rows, shape.width()}, at::kBFloat16).to(at::kCUDA);
+  ops::attention(ops::linear(x, weight, &bias), shape).backward(dy);
+  const at::Tensor qkv = leaf(ops::linear(x, weight, &bias).detach().clone());
+  ops::attention(qkv, shape).backward(dy);
+  // What is written is rounded before it is added up here.
+  REQUIRE(relative_error(bias.gradient.cpu(), qkv.grad().cpu().to(at::kDouble).sum(0)) <
+          3 * unit_roundoff(at::kBFloat16));
 }
 
 /// Keys that all repel a query: behind the last token a score of zero would be the largest.

@@ -29,51 +29,60 @@ std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
 namespace cuda {
 namespace {
 
-struct Normal {
-  float cdf, pdf;
+constexpr float kLog2E = 1.4426950408889634f;
+
+struct Activated {
+  float y, slope;  ///< GELU of x, and its derivative
 };
 
-/// Standard normal distribution: exact for fp32; for 16-bit types one exponential serves both
-/// (Abramowitz & Stegun 7.1.26, error below 2e-7, far under their rounding), since GELU is
-/// otherwise bound by arithmetic.
+/// By the normal distribution: exact for fp32; for 16-bit types one exponential serves distribution
+/// and density (Abramowitz & Stegun 7.1.26, error below 2e-7, far under their rounding), since GELU
+/// is otherwise bound by arithmetic.
 template <typename T>
-__device__ Normal normal(float x) {
+__device__ Activated gelu_by_erf(float x) {
   constexpr float kPdf0 = 0.3989422804014327f, kSqrtHalf = 0.7071067811865475f;
   if constexpr (std::is_same_v<T, float>) {
-    return {0.5f * erfcf(-x * kSqrtHalf), kPdf0 * expf(-0.5f * x * x)};
+    const float cdf = 0.5f * erfcf(-x * kSqrtHalf);
+    return {x * cdf, cdf + x * kPdf0 * expf(-0.5f * x * x)};
   } else {
-    const float exponential = __expf(-0.5f * x * x);
-    const float t = __fdividef(1.0f, 1.0f + 0.3275911f * kSqrtHalf * fabsf(x));
+    const float exponential = exp2_of(-0.5f * kLog2E * x * x);
+    const float t = reciprocal_of(fmaf(0.3275911f * kSqrtHalf, fabsf(x), 1.0f));
     const float series =
-        t * (0.254829592f +
-             t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    const float tail = 0.5f * series * exponential;
-    return {x > 0 ? 1.0f - tail : tail, kPdf0 * exponential};
+        t * (0.127414796f +
+             t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
+    const float tail = series * exponential;  // of the distribution, beyond |x|
+    return {fmaf(-fabsf(x), tail, fmaxf(x, 0.0f)),
+            (x > 0 ? 1.0f - tail : tail) + x * kPdf0 * exponential};
   }
 }
 
-/// What GELU multiplies x by, and the derivative of that, as `cdf` and `pdf`: of the normal
-/// distribution, or of sigmoid(2u), which is 0.5 (1 + tanh(u)).
-template <typename T, Gelu kKind>
-__device__ Normal gate(float x) {
-  if constexpr (kKind == Gelu::erf) {
-    return normal<T>(x);
+/// By sigmoid(2u), which is 0.5 (1 + tanh(u)).
+template <typename T>
+__device__ Activated gelu_by_tanh(float x) {
+  constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2/pi)
+  const float square = x * x;
+  const float u2 = kTwice * x * (1.0f + kCubic * square);
+  float share;
+  if constexpr (std::is_same_v<T, float>) {
+    share = 1.0f / (1.0f + expf(-u2));
   } else {
-    constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2/pi)
-    const float square = x * x;
-    const float u2 = kTwice * x * (1.0f + kCubic * square);
-    float share;
-    if constexpr (std::is_same_v<T, float>) {
-      share = 1.0f / (1.0f + expf(-u2));
-    } else {
-      share = __fdividef(1.0f, 1.0f + __expf(-u2));
-    }
-    return {share, share * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
+    share = reciprocal_of(1.0f + exp2_of(-kLog2E * u2));
+  }
+  const float y = x * share;
+  return {y, share + y * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
+}
+
+template <typename T, Gelu kKind>
+__device__ Activated gelu(float x) {
+  if constexpr (kKind == Gelu::erf) {
+    return gelu_by_erf<T>(x);
+  } else {
+    return gelu_by_tanh<T>(x);
   }
 }
 
 template <typename T, int V, Gelu kKind>
-__global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu a) {
+__global__ void __launch_bounds__(kWarps* kWarp, 8) bias_gelu_kernel(const BiasGelu a) {
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   if (pack >= packs) return;
@@ -86,8 +95,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu
     load<T, V>(a.z, row * packs + pack).unpack(x);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      x[i] += bias[i];
-      x[i] *= gate<T, kKind>(x[i]).cdf;
+      x[i] = gelu<T, kKind>(x[i] + bias[i]).y;
     }
     store(a.y, row * packs + pack, Pack<T, V>::of(x));
   }
@@ -120,10 +128,9 @@ struct GeluColumns {
     load<T, V>(grad_y, index).unpack(out);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      x[i] += bias[i];
-      const Normal n = gate<T, kKind>(x[i]);
-      out[i] *= n.cdf + x[i] * n.pdf;
-      x[i] *= n.cdf;
+      const Activated made = gelu<T, kKind>(x[i] + bias[i]);
+      out[i] *= made.slope;
+      x[i] = made.y;
     }
     store(grad_z, index, Pack<T, V>::of(out));
     if (y != nullptr) store(y, index, Pack<T, V>::of(x));

@@ -172,14 +172,28 @@ Attended forward_own(const Heads& in, const Masking& masking) {
   return result;
 }
 
+/// Where the sums of these heads' first elements go.
+kernels::ShortAttentionBackward::Sums sums_of(const Heads& heads, const at::Tensor& column_sums) {
+  if (!column_sums.defined()) return {};
+  const auto place = [&](const at::Tensor& part) {
+    return column_sums.mutable_data_ptr<float>() + part.storage_offset() -
+           heads[0].storage_offset();
+  };
+  return {.query = place(heads[0]),
+          .key = place(heads[1]),
+          .value = place(heads[2]),
+          .stride = column_sums.size(1)};
+}
+
 Heads backward_own(const Attended& saved, const at::Tensor& grad, const Heads& in,
-                   const Masking& masking, const Heads& places) {
+                   const Masking& masking, const Heads& places, const at::Tensor& column_sums) {
   const Heads grads = places[0].defined() ? places : empty_like_heads(in);
   kernels::cuda::short_attention_backward({.forward = own_arguments(saved, in, masking),
                                            .grad = view_of(grad),
                                            .query_grad = view_of(grads[0]),
                                            .key_grad = view_of(grads[1]),
-                                           .value_grad = view_of(grads[2])},
+                                           .value_grad = view_of(grads[2]),
+                                           .sums = sums_of(grads, column_sums)},
                                           current_stream());
   return grads;
 }
@@ -404,8 +418,16 @@ Attended attend(Backend backend, const Heads& in, const Masking& masking) {
   throw Error(ErrorKind::internal, "unknown attention backend");
 }
 
+at::Tensor room_for_sums(const Attended& saved, const at::Tensor& qkv) {
+  const at::Tensor& out = saved.out;
+  if (saved.backend != Backend::own ||
+      !kernels::cuda::short_attention_leaves_sums(out.size(2), out.size(3)))
+    return {};
+  return scratch(qkv, {out.size(0) * kernels::kShortAttentionSums, qkv.size(1)});
+}
+
 Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads& in,
-                      const Masking& masking, const Heads& places) {
+                      const Masking& masking, const Heads& places, const at::Tensor& column_sums) {
   if (places[0].defined() && saved.backend == Backend::cudnn) {
     attend_backward_by_cudnn(saved, grad, in, masking, places);
     return places;
@@ -420,7 +442,7 @@ Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads
     case Backend::efficient:
       return backward_efficient(saved, grad, in, masking);
     case Backend::own:
-      return backward_own(saved, grad, in, masking, places);
+      return backward_own(saved, grad, in, masking, places, column_sums);
   }
   throw Error(ErrorKind::internal, "unknown attention backend");
 }

@@ -41,8 +41,14 @@ struct Attended {
 [[nodiscard]] Attended attend(Backend backend, const Heads& in, const Masking& masking);
 
 /// Gradients of `in`; those of shared key and value heads are summed. A backend that can write to
-/// any strides writes to `places` (as many queries as keys) and returns these.
+/// any strides writes to `places` (as many queries as keys) and returns these. `column_sums` as
+/// room_for_sums gave it for the rows that `places` are heads of, to be filled.
 [[nodiscard]] Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads& in,
-                                    const Masking& masking, const Heads& places = {});
+                                    const Masking& masking, const Heads& places = {},
+                                    const at::Tensor& column_sums = {});
+
+/// fp32 [parts, N] for sums over the rows of the gradient of qkv [M, N] that attend_backward leaves
+/// on the way; undefined where it does not.
+[[nodiscard]] at::Tensor room_for_sums(const Attended& saved, const at::Tensor& qkv);
 
 }  // namespace dstrain::ops

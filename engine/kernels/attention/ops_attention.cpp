@@ -4,6 +4,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/attention/attention_plan.h"
 #include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -31,6 +32,8 @@ struct Attention : torch::autograd::Function<Attention> {
                                 sequences.starts, sequences.positions});
     context->saved_data["backend"] = static_cast<std::int64_t>(all.backend);
     plan.save(context);
+    // Positions are turned back behind the gradients.
+    keep_needs(context, shape.rope_theta > 0 ? GradientNeeds{} : needs_of(qkv));
     const at::Tensor by_token = all.out.transpose(1, 2);
     if (by_token.size(3) == shape.head_dim) return by_token.reshape({qkv.size(0), shape.width()});
     return resize_rows(by_token, shape.head_dim).view({qkv.size(0), shape.width()});
@@ -55,9 +58,12 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor d_qkv = at::empty_like(qkv);
     Heads places = split_heads(d_qkv, plan.shape, sequences);
     if (in[0].size(3) != plan.shape.head_dim) places = {};  // gradients of stretched heads
+    const bool leaves_sums = kept_needs(context).column_sums && places[0].defined();
+    const at::Tensor sums = leaves_sums ? room_for_sums(forward, d_qkv) : at::Tensor();
     const Heads d_heads =
-        attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences), places);
+        attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences), places, sums);
     pack_heads(d_heads, d_qkv, plan.shape, sequences);
+    set_findings(d_qkv, {.column_sums = sums});
     return {d_qkv, {}, {}};
   }
 };

@@ -32,7 +32,20 @@ struct ShortAttentionBackward {
   ShortAttention forward;  ///< with its results
   HeadsView grad;          ///< of out
   HeadsView query_grad, key_grad, value_grad;
+  /// Sums of these over the tokens, for a bias; `query` null: not wanted. Only where
+  /// short_attention_leaves_sums. Weights of a query sum up to one, and their gradients to zero: so
+  /// the sum of the gradients of values is that of `grad`, and that of keys is zero. Sums of
+  /// queries are those of what is written.
+  struct Sums {
+    /// [batch * kShortAttentionSums, stride] each: a head's elements lie where query_grad.head and
+    /// the like place it in a row.
+    float *query = nullptr, *key = nullptr, *value = nullptr;
+    std::int64_t stride = 0;
+  } sums = {};
 };
+
+/// Parts of a sample's tokens whose sums are apart.
+inline constexpr std::int64_t kShortAttentionSums = 4;
 
 /// How many tokens of heads of this width the kernels take: 0 for a width that they do not know.
 [[nodiscard]] std::int64_t short_attention_max_tokens(std::int64_t head_dim);
@@ -46,6 +59,8 @@ void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t s
 void short_attention_sm80(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream);
 [[nodiscard]] bool short_attention_has_sm90();
+/// Whether short_attention_backward leaves sums of gradients on the current GPU.
+[[nodiscard]] bool short_attention_leaves_sums(std::int64_t tokens, std::int64_t head_dim);
 void short_attention_sm90(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream);
 }  // namespace cuda

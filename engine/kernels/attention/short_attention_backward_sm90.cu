@@ -296,6 +296,87 @@ __device__ void sum_over_warps(float (&sums)[kTiles][4], float4* room, int group
   }
 }
 
+/// Sums over a warp's rows of what it stores of the gradient of queries. A lane holds those of half
+/// the tiles, of one of their two columns: lanes exchange halves before they add.
+template <typename T, int kTiles>
+class StoredSums {
+ public:
+  /// What store_rows writes of the same sums.
+  __device__ void add(const float (&sums)[kTiles][4], float scale, int first, int tokens) {
+    const bool has_low = first + lane_.row < tokens, has_high = first + lane_.row + 8 < tokens;
+    float2 rows[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 low = unpack_pair<T>(
+                       has_low ? pack_pair<T>(sums[n][0] * scale, sums[n][1] * scale) : 0),
+                   high = unpack_pair<T>(
+                       has_high ? pack_pair<T>(sums[n][2] * scale, sums[n][3] * scale) : 0);
+      rows[n] = {low.x + high.x, low.y + high.y};
+    }
+#pragma unroll
+    for (int n = 0; n < kHalf; ++n) {
+      const float2 own = late_ ? rows[kHalf + n] : rows[n],
+                   other = late_ ? rows[n] : rows[kHalf + n];
+      const float x = own.x + __shfl_xor_sync(0xffffffffu, other.x, 16),
+                  y = own.y + __shfl_xor_sync(0xffffffffu, other.y, 16);
+      const float sum = (odd_ ? y : x) + __shfl_xor_sync(0xffffffffu, odd_ ? x : y, 8);
+      own_[n] += sum + __shfl_xor_sync(0xffffffffu, sum, 4);
+    }
+  }
+
+  /// To a row of kTiles * 8 columns.
+  __device__ void store(float* row) const {
+    if ((lane_.row & 1) != 0) return;
+#pragma unroll
+    for (int n = 0; n < kHalf; ++n)
+      row[((late_ ? kHalf : 0) + n) * 8 + lane_.column + (odd_ ? 1 : 0)] = own_[n];
+  }
+
+ private:
+  static constexpr int kHalf = kTiles / 2;
+  Lane lane_;
+  bool late_ = (lane_.row & 4) != 0, odd_ = (lane_.row & 2) != 0;
+  float own_[kHalf] = {};
+};
+
+/// Sums over rows in shared memory, eight at a time and those of this warp, to a row of kWidth
+/// columns.
+template <typename T, int kWidth>
+__device__ void store_sums(float* row, const Stored<T, kWidth>& stored, int rows) {
+  constexpr int kPacks = kWidth / kPack, kGroups = kWarp / 8;
+  const Lane lane;
+  const int of_eight = lane.index % 8, group = lane.index / 8;
+#pragma unroll 1
+  for (int pack = group; pack < rounded(kPacks, kGroups); pack += kGroups) {
+    float2 sums[kPack / 2] = {};
+#pragma unroll 4
+    for (int first = lane.warp % kWarps * 8; first < rows && pack < kPacks; first += kWarps * 8) {
+      const uint4 x = *reinterpret_cast<const uint4*>(
+          stored.data + first / 8 * Stored<T, kWidth>::kEight + pack * kMatrix + of_eight * kPack);
+      const std::uint32_t words[kPack / 2] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int i = 0; i < kPack / 2; ++i) {
+        const float2 pair = unpack_pair<T>(words[i]);
+        sums[i].x += pair.x;
+        sums[i].y += pair.y;
+      }
+    }
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+#pragma unroll
+      for (float2& sum : sums) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+      }
+    }
+    if (of_eight == 0 && pack < kPacks) {
+#pragma unroll
+      for (int i = 0; i < kPack / 2; ++i)
+        *reinterpret_cast<float2*>(row + pack * kPack + 2 * i) = sums[i];
+    }
+  }
+}
+
 /// What a block keeps in shared memory: query, key, value and gradient of the output, facts of
 /// rows, room for sums over warps.
 template <typename T, int kWidth>
@@ -329,9 +410,12 @@ struct Plan {
 };
 
 /// All gradients of keys and values, or of queries, by one warpgroup.
-template <typename T, int kWidth, bool kOfKeys>
+template <typename T, int kWidth, bool kOfKeys, bool kSums>
 __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan,
-                          const Head<T>& first_result, const Head<T>& second_result) {
+                          std::int64_t sample, std::int64_t number) {
+  const Head<T> first_result(kOfKeys ? a.key_grad : a.query_grad, sample, number),
+      second_result(a.value_grad, sample, number);
+  StoredSums<T, kWidth / 8> stored;
   const int tokens = static_cast<int>(a.forward.tokens), few = plan.few(tokens);
   const Lane lane;
   const int own_row = lane.warp % kWarps * kTile;
@@ -349,9 +433,21 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
     load(row);
     work.run();
     store_rows(first_result, work.first_sums, a.forward.scale, a.forward.scale, row, tokens);
+    if constexpr (kSums && !kOfKeys) stored.add(work.first_sums, a.forward.scale, row, tokens);
     if constexpr (kOfKeys) store_rows(second_result, work.second_sums, 1, 1, row, tokens);
   }
-  if (few == tokens) return;
+  const auto store_columns = [&] {
+    if constexpr (kSums && !kOfKeys) {
+      const std::int64_t start =
+          (sample * kShortAttentionSums + lane.warp % kWarps) * a.sums.stride;
+      stored.store(a.sums.query + start + number * a.query_grad.head);
+      store_sums(a.sums.value + start + number * a.value_grad.head, plan.grad,
+                 rounded(tokens, kTile));
+      float* keys = a.sums.key + start + number * a.key_grad.head;
+      for (int i = lane.index; i < kWidth; i += kWarp) keys[i] = 0;
+    }
+  };
+  if (few == tokens) return store_columns();
   load(few);
   float first_sums[kWidth / 8][4], second_sums[kOfKeys ? kWidth / 8 : 1][4];
   work.run_few(first_sums, second_sums);
@@ -359,14 +455,17 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
   const int group = kOfKeys ? 0 : 1;
   sum_over_warps(first_sums, room, group);
   if constexpr (kOfKeys) sum_over_warps(second_sums, room, group);
-  if (lane.warp % kWarps > 0) return;
-  store_rows(first_result, first_sums, a.forward.scale, a.forward.scale, few, tokens);
-  if constexpr (kOfKeys) store_rows(second_result, second_sums, 1, 1, few, tokens);
+  if (lane.warp % kWarps == 0) {
+    store_rows(first_result, first_sums, a.forward.scale, a.forward.scale, few, tokens);
+    if constexpr (kSums && !kOfKeys) stored.add(first_sums, a.forward.scale, few, tokens);
+    if constexpr (kOfKeys) store_rows(second_result, second_sums, 1, 1, few, tokens);
+  }
+  store_columns();
 }
 
 /// A block for each head: one warpgroup for the gradients of keys and values, one for those of
 /// queries.
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kSums>
 __global__ void __launch_bounds__(2 * kThreads, 1)
     short_attention_backward_kernel(const ShortAttentionBackward a) {
   extern __shared__ __align__(128) char shared[];
@@ -389,22 +488,32 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   wgmma::publish_shared();
   __syncthreads();
   if (thread < kThreads) {
-    gradients<T, kWidth, true>(a, plan, head(a.key_grad), head(a.value_grad));
+    gradients<T, kWidth, true, kSums>(a, plan, sample, number);
   } else {
-    gradients<T, kWidth, false>(a, plan, head(a.query_grad), head(a.query_grad));
+    gradients<T, kWidth, false, kSums>(a, plan, sample, number);
   }
 }
 
 }  // namespace
 
+bool short_attention_leaves_sums(std::int64_t tokens, std::int64_t head_dim) {
+  // The element type makes no difference.
+  const auto bytes = head_dim == 64 ? Plan<__half, 64>::bytes : Plan<__half, 80>::bytes;
+  return short_attention_has_sm90() && tokens > 0 &&
+         tokens <= short_attention_max_tokens(head_dim) &&
+         bytes(static_cast<int>(tokens)) <= kMostShared;
+}
+
 void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream) {
   with_heads(args.forward, [&]<typename T, int kWidth>() {
     const std::size_t bytes = Plan<T, kWidth>::bytes(static_cast<int>(args.forward.tokens));
     if (bytes > kMostShared) return short_attention_backward_sm80(args, stream);
-    allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
+    const auto kernel = args.sums.query == nullptr
+                            ? short_attention_backward_kernel<T, kWidth, false>
+                            : short_attention_backward_kernel<T, kWidth, true>;
+    allow_shared(kernel, bytes);
     const auto blocks = static_cast<unsigned>(args.forward.batch * args.forward.heads);
-    if (blocks > 0)
-      short_attention_backward_kernel<T, kWidth><<<blocks, 2 * kThreads, bytes, stream>>>(args);
+    if (blocks > 0) kernel<<<blocks, 2 * kThreads, bytes, stream>>>(args);
   });
   check_launch("short_attention_backward");
 }

@@ -133,11 +133,10 @@ class Attend {
   float top_[2];
 };
 
-/// Warpgroups of a block: with two of them the registers would not do for products that run on.
-constexpr int kForwardGroups = 1;
-
+/// A block of one warpgroup for each head: with two of them the registers would not do for products
+/// that run on.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kForwardGroups* kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     short_attention_kernel(const ShortAttention a) {
   extern __shared__ __align__(128) char shared[];
   const int tokens = static_cast<int>(a.tokens), rows = rounded(tokens, kTile);
@@ -148,25 +147,27 @@ __global__ void __launch_bounds__(kForwardGroups* kThreads, kBlocks)
   const Stored<T, kWidth> keys{reinterpret_cast<T*>(shared)},
       values{keys.data + keys.elements(tokens)},
       own{values.data + keys.elements(tokens) + lane.warp * keys.elements(kTile)};
-  constexpr int kStride = kForwardGroups * kRows;
-  int row = lane.warp * kTile;
-  own.template fetch<kWarp>(query, row, kTile, tokens, lane.index);
-  keys.template fetch<kForwardGroups * kThreads>({a.key, sample, number}, 0, rows, tokens, thread);
-  values.template fetch<kForwardGroups * kThreads>({a.value, sample, number}, 0, rows, tokens,
-                                                   thread);
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
+  // This warp's rows of the tile that is next.
+  const int own_row = lane.warp * kTile;
+  Moving<T, kWidth, kWarp, kTile> next;
+  {
+    Moving<T, kWidth, kThreads, kMostTokens> key, value;
+    key.load({a.key, sample, number}, 0, rows, tokens, thread);
+    next.load(query, own_row, kTile, tokens, lane.index);
+    value.load({a.value, sample, number}, 0, rows, tokens, thread);
+    key.store(keys, rows, thread);
+    value.store(values, rows, thread);
+  }
   wgmma::publish_shared();
   __syncthreads();
   Attend<T, kWidth> work(keys, values, a.scale * kLog2E, tokens);
-  for (; row / kRows * kRows < tokens; row += kStride) {
-    __pipeline_wait_prior(0);
+  for (int tile = 0; tile < tokens; tile += kRows) {
+    const int row = tile + own_row;
+    next.store(own, kTile, lane.index);
     __syncwarp();
     work.run(own, [&] {
       __syncwarp();
-      if ((row + kStride) / kRows * kRows < tokens)
-        own.template fetch<kWarp>(query, row + kStride, kTile, tokens, lane.index);
-      __pipeline_commit();
+      if (tile + kRows < tokens) next.load(query, row + kRows, kTile, tokens, lane.index);
     });
     store_rows(out, work.sums, 1 / work.total[0], 1 / work.total[1], row, tokens);
     if (lane.column == 0) {
@@ -184,13 +185,11 @@ __global__ void __launch_bounds__(kForwardGroups* kThreads, kBlocks)
 void short_attention_sm90(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
     using Rows = Stored<T, kWidth>;
-    const auto bytes =
-        static_cast<std::size_t>(2 * (2 * Rows::elements(static_cast<int>(args.tokens)) +
-                                      kForwardGroups * Rows::elements(kRows)));
+    const auto bytes = static_cast<std::size_t>(
+        2 * (2 * Rows::elements(static_cast<int>(args.tokens)) + Rows::elements(kRows)));
     allow_shared(short_attention_kernel<T, kWidth>, bytes);
     const auto blocks = static_cast<unsigned>(args.batch * args.heads);
-    if (blocks > 0)
-      short_attention_kernel<T, kWidth><<<blocks, kForwardGroups * kThreads, bytes, stream>>>(args);
+    if (blocks > 0) short_attention_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
   });
   check_launch("short_attention");
 }

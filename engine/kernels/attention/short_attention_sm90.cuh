@@ -17,6 +17,7 @@ inline constexpr int kChunk = 64;                 ///< scores of a row at a time
 /// Elements from one matrix of 8 rows by 16 bytes to the next: the first 64 are its own; 8 more
 /// keep neighbouring 16 bytes of a row in different banks.
 inline constexpr int kMatrix = 72;
+inline constexpr int kMostTokens = 320;  ///< as short_attention_max_tokens
 
 __host__ __device__ inline int rounded(int tokens, int to) { return (tokens + to - 1) / to * to; }
 
@@ -98,6 +99,42 @@ struct Stored {
                                          (2 * n + lane / 16) * kMatrix + lane % 8 * kPack);
     return right;
   }
+};
+
+/// Rows of a head on their way to shared memory, in the registers of kThreads threads: eight of
+/// them have a matrix, so that they write it at once. (Copies by cp.async would write one row's
+/// part of a matrix after the other.)
+template <typename T, int kWidth, int kThreads, int kRowsAtMost>
+class Moving {
+ public:
+  /// `rows` rows, a multiple of 8, from `first` on; zeros behind the last token.
+  __device__ void load(const Head<T>& head, int first, int rows, int tokens, int thread) {
+    const int row = first + thread % 8;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int matrix = thread / 8 + i * (kThreads / 8), eight = matrix / kColumns,
+                column = matrix - eight * kColumns;
+      packs_[i] = {0, 0, 0, 0};
+      if (8 * eight < rows && row + 8 * eight < tokens)
+        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(packs_[i].x), "=r"(packs_[i].y), "=r"(packs_[i].z), "=r"(packs_[i].w)
+                     : "l"(head.rows + (row + 8 * eight) * head.stride + column * kPack));
+    }
+  }
+
+  __device__ void store(const Stored<T, kWidth>& to, int rows, int thread) const {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int matrix = thread / 8 + i * (kThreads / 8);
+      if (matrix < rows / 8 * kColumns)
+        *reinterpret_cast<uint4*>(to.data + matrix * kMatrix + thread % 8 * kPack) = packs_[i];
+    }
+  }
+
+ private:
+  static constexpr int kColumns = kWidth / kPack;
+  static constexpr int kPacks = (kRowsAtMost * kColumns + kThreads - 1) / kThreads;
+  uint4 packs_[kPacks];
 };
 
 /// Four lanes with two columns of four tiles each: afterwards lane i of them has all of tile i.

@@ -6,9 +6,9 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/norm/kernels.h"
-#include "engine/kernels/norm/needs_context.h"
 #include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"

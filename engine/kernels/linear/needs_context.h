@@ -4,7 +4,7 @@
 
 #include "engine/kernels/linear/output_gradient.h"
 
-/// What is needed of a norm's gradient, in an autograd context.
+/// What is needed of an operator's gradient, in an autograd context.
 namespace dstrain::ops {
 
 inline void keep_needs(torch::autograd::AutogradContext* context, const GradientNeeds& needs) {
