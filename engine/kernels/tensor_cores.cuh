@@ -56,10 +56,13 @@ __device__ void store_pair(T* to, float low, float high) {
   *reinterpret_cast<std::uint32_t*>(to) = pack_pair<T>(low, high);
 }
 
-/// Four matrices [8, 8] from shared memory, each lane with the place of one of their rows.
+__device__ inline std::uint32_t shared_address(const void* shared) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+/// Four matrices [8, 8] from shared memory, each lane with the address of one of their rows.
 template <bool kTransposed>
-__device__ void load_matrices(std::uint32_t (&to)[4], const void* row) {
-  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+__device__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t from) {
   if constexpr (kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -81,7 +84,7 @@ struct Left {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Left left;
-    load_matrices<false>(left.value, from);
+    load_matrices<false>(left.value, shared_address(from));
     return left;
   }
 
@@ -111,7 +114,7 @@ struct Right {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
     Right right;
-    load_matrices<false>(right.value, from);
+    load_matrices<false>(right.value, shared_address(from));
     return right;
   }
 
@@ -121,7 +124,7 @@ struct Right {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Right right;
-    load_matrices<true>(right.value, from);
+    load_matrices<true>(right.value, shared_address(from));
     return right;
   }
 };

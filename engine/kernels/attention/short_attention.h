@@ -32,10 +32,9 @@ struct ShortAttentionBackward {
   ShortAttention forward;  ///< with its results
   HeadsView grad;          ///< of out
   HeadsView query_grad, key_grad, value_grad;
-  /// Sums of these over the tokens, for a bias; `query` null: not wanted. Only where
-  /// short_attention_leaves_sums. Weights of a query sum up to one, and their gradients to zero: so
-  /// the sum of the gradients of values is that of `grad`, and that of keys is zero. Sums of
-  /// queries are those of what is written.
+  /// Sums of these over the tokens, for a bias; `query` null: not wanted. Only by wgmma. Weights of
+  /// a query sum up to one, and their gradients to zero: so the sum of the gradients of values is
+  /// that of `grad`, and that of keys is zero. Sums of queries are those of what is written.
   struct Sums {
     /// [batch * kShortAttentionSums, stride] each: a head's elements lie where query_grad.head and
     /// the like place it in a row.
@@ -55,12 +54,9 @@ void short_attention(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream);
 
 /// What these choose from: by mma.sync, for every GPU; by wgmma, where it is the current one's.
-/// Rows of heads that do not fit into the shared memory of the latter's backward take the former's.
 void short_attention_sm80(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream);
 [[nodiscard]] bool short_attention_has_sm90();
-/// Whether short_attention_backward leaves sums of gradients on the current GPU.
-[[nodiscard]] bool short_attention_leaves_sums(std::int64_t tokens, std::int64_t head_dim);
 void short_attention_sm90(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream);
 }  // namespace cuda

@@ -4,36 +4,35 @@
 namespace dstrain::kernels::cuda {
 namespace {
 
-constexpr std::size_t kMostShared = 227 * 1024;  ///< that a block can have
-
 /// Per row of a head, as in RowFacts; a row behind the last one has no probability.
 struct Facts {
   float *log_sums, *products;
 };
 
-/// By two warpgroups; gradients come to shared memory as the oldest group of copies.
+/// By two warpgroups; gradients come to shared memory as the oldest group of copies. Eight lanes
+/// have eight rows, four of them 16 bytes each of a row at a time.
 template <typename T, int kWidth>
 __device__ void find_facts(const Facts& facts, const Head<T>& out, const Stored<T, kWidth>& grads,
                            const float* log_sum_exp, int tokens, int rows) {
-  constexpr int kLanes = kWidth / 16;  // of a row, each with 16 elements
-  constexpr int kOfWarp = kWarp / kLanes, kOfBlock = 2 * kWarps * kOfWarp;
-  constexpr int kAtOnce = 6;  // rows of a lane whose reads are under way
+  constexpr int kPacks = kWidth / kPack, kSteps = (kPacks + 3) / 4;
+  constexpr int kStride = 2 * kWarps * 8;
+  constexpr int kAtOnce = 5;  // rows of a lane whose reads are under way
   const Lane lane;
-  const int group = lane.index / kLanes, part = lane.index - group * kLanes;
+  const int part = lane.index / 8;
 #pragma unroll 1
-  for (int warp_start = lane.warp * kOfWarp; warp_start < rows; warp_start += kOfBlock * kAtOnce) {
-    const int start = warp_start + group;
-    uint4 x[kAtOnce][2];
+  for (int start = lane.warp * 8 + lane.index % 8; start < rows; start += kStride * kAtOnce) {
+    uint4 x[kAtOnce][kSteps];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = start + i * kOfBlock;
+      const int row = start + i * kStride;
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
-        x[i][k] = row < tokens ? *reinterpret_cast<const uint4*>(out.rows + row * out.stride +
-                                                                 (2 * part + k) * kPack)
-                               : uint4{0, 0, 0, 0};
+      for (int k = 0; k < kSteps; ++k)
+        x[i][k] = row < tokens && 4 * k + part < kPacks
+                      ? *reinterpret_cast<const uint4*>(out.rows + row * out.stride +
+                                                        (4 * k + part) * kPack)
+                      : uint4{0, 0, 0, 0};
     }
-    if (warp_start < kOfBlock) {
+    if (start < kStride) {
       const auto thread = static_cast<int>(threadIdx.x);
       const float first = thread < tokens ? log_sum_exp[thread] : INFINITY,
                   second = thread + 2 * kThreads < tokens ? log_sum_exp[thread + 2 * kThreads]
@@ -45,13 +44,11 @@ __device__ void find_facts(const Facts& facts, const Head<T>& out, const Stored<
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = start + i * kOfBlock, stored = min(row, tokens - 1);
-      float product = 0, sum = 0;
+      const int row = start + i * kStride, stored = min(row, tokens - 1);
+      float product = 0;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const uint4 y =
-            *reinterpret_cast<const uint4*>(grads.data + stored / 8 * Stored<T, kWidth>::kEight +
-                                            (2 * part + k) * kMatrix + stored % 8 * kPack);
+      for (int k = 0; k < kSteps; ++k) {
+        const uint4 y = grads.load(stored, min(4 * k + part, kPacks - 1));
         const std::uint32_t a[4] = {x[i][k].x, x[i][k].y, x[i][k].z, x[i][k].w},
                             b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
@@ -60,9 +57,9 @@ __device__ void find_facts(const Facts& facts, const Head<T>& out, const Stored<
           product += p.x * q.x + p.y * q.y;
         }
       }
-#pragma unroll
-      for (int j = 0; j < kLanes; ++j) sum += __shfl_sync(0xffffffffu, product, group * kLanes + j);
-      if (part == 0 && group < kOfWarp && row < rows) facts.products[row] = sum;
+      product += __shfl_xor_sync(0xffffffffu, product, 8);
+      product += __shfl_xor_sync(0xffffffffu, product, 16);
+      if (part == 0 && row < rows) facts.products[row] = product;
     }
   }
 }
@@ -99,10 +96,10 @@ class Gradients {
     first.to(first_);
     second.to(second_);
     if constexpr (!kOfKeys) {
+      const int place = row + Lane().row;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        row_[i] = {facts_.log_sums[row + lane_.row + 8 * i],
-                   facts_.products[row + lane_.row + 8 * i]};
+        row_[i] = {facts_.log_sums[place + 8 * i], facts_.products[place + 8 * i]};
     }
   }
 
@@ -118,7 +115,7 @@ class Gradients {
   __device__ void run_few(float (&first_sums)[kWidth / 8][4], float (&second_sums)[kSeconds][4]) {
     clear(first_sums);
     clear(second_sums);
-    for (int column = lane_.warp % kWarps * kTile; column < tokens_; column += kWarps * kTile) {
+    for (int column = Lane().warp % kWarps * kTile; column < tokens_; column += kWarps * kTile) {
       Scores<kTile> scores;
       Weights<kTile, kOfKeys> weights;
       clear(scores.score);
@@ -158,21 +155,10 @@ class Gradients {
   /// Scores from `column` on, and their gradients, as two groups of products.
   template <int kColumns>
   __device__ void start(Scores<kColumns>& scores, int column) {
-    const int bytes = column / 8 * Stored<T, kWidth>::kEightBytes;
-    const std::uint64_t firsts = wgmma::moved(firsts_.columns(), bytes),
-                        seconds = wgmma::moved(seconds_.columns(), bytes);
     wgmma::begin();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-      wgmma::multiply<T, false>(scores.score, first_[k],
-                                wgmma::moved(firsts, 2 * k * Stored<T, kWidth>::kMatrixBytes),
-                                k > 0);
+    multiply_by_rows(scores.score, first_, firsts_, column);
     wgmma::commit();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-      wgmma::multiply<T, false>(scores.grad, second_[k],
-                                wgmma::moved(seconds, 2 * k * Stored<T, kWidth>::kMatrixBytes),
-                                k > 0);
+    multiply_by_rows(scores.grad, second_, seconds_, column);
     wgmma::commit();
   }
 
@@ -196,7 +182,7 @@ class Gradients {
     constexpr bool kMasked = !kOfKeys && kColumns < kChunk;
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
-      const int place = column + n * 8 + lane_.column;
+      const int place = column + n * 8 + Lane().column;
       const float2 of_column =
           kOfKeys ? *reinterpret_cast<const float2*>(facts_.log_sums + place) : float2{};
 #pragma unroll
@@ -214,7 +200,7 @@ class Gradients {
   __device__ void weigh_grads(Scores<kColumns>& scores, int column) const {
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
-      const int place = column + n * 8 + lane_.column;
+      const int place = column + n * 8 + Lane().column;
       const float2 of_column =
           kOfKeys ? *reinterpret_cast<const float2*>(facts_.products + place) : float2{};
 #pragma unroll
@@ -238,13 +224,11 @@ class Gradients {
   /// Adds the products with the rows from `column` on, one group.
   template <int kColumns>
   __device__ void add(const Weights<kColumns, kOfKeys>& weights, int column) {
-    const int bytes = column / 8 * Stored<T, kWidth>::kEightBytes;
-    const std::uint64_t firsts = wgmma::moved(firsts_.summed(), bytes),
-                        seconds = wgmma::moved(seconds_.summed(), bytes);
+    const std::uint64_t firsts = firsts_.operand(column), seconds = seconds_.operand(column);
     wgmma::begin();
 #pragma unroll
     for (int k = 0; k < kColumns / kTile; ++k) {
-      const int further = 2 * k * Stored<T, kWidth>::kEightBytes;
+      const int further = 2 * k * Stored<T, kWidth>::kEight;
       if constexpr (kOfKeys)
         wgmma::multiply<T, true>(second_sums, weights.probability[k],
                                  wgmma::moved(seconds, further), column > 0 || k > 0);
@@ -258,7 +242,6 @@ class Gradients {
   Facts facts_;
   float scale_;
   int tokens_;
-  Lane lane_;
   Left first_[kSteps], second_[kSteps];
   RowFacts row_[kOfKeys ? 1 : 2];
 };
@@ -303,7 +286,7 @@ class StoredSums {
  public:
   /// What store_rows writes of the same sums.
   __device__ void add(const float (&sums)[kTiles][4], float scale, int first, int tokens) {
-    const bool has_low = first + lane_.row < tokens, has_high = first + lane_.row + 8 < tokens;
+    const bool has_low = first + Lane().row < tokens, has_high = first + Lane().row + 8 < tokens;
     float2 rows[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -326,16 +309,15 @@ class StoredSums {
 
   /// To a row of kTiles * 8 columns.
   __device__ void store(float* row) const {
-    if ((lane_.row & 1) != 0) return;
+    if ((Lane().row & 1) != 0) return;
 #pragma unroll
     for (int n = 0; n < kHalf; ++n)
-      row[((late_ ? kHalf : 0) + n) * 8 + lane_.column + (odd_ ? 1 : 0)] = own_[n];
+      row[((late_ ? kHalf : 0) + n) * 8 + Lane().column + (odd_ ? 1 : 0)] = own_[n];
   }
 
  private:
   static constexpr int kHalf = kTiles / 2;
-  Lane lane_;
-  bool late_ = (lane_.row & 4) != 0, odd_ = (lane_.row & 2) != 0;
+  bool late_ = (Lane().row & 4) != 0, odd_ = (Lane().row & 2) != 0;
   float own_[kHalf] = {};
 };
 
@@ -351,8 +333,7 @@ __device__ void store_sums(float* row, const Stored<T, kWidth>& stored, int rows
     float2 sums[kPack / 2] = {};
 #pragma unroll 4
     for (int first = lane.warp % kWarps * 8; first < rows && pack < kPacks; first += kWarps * 8) {
-      const uint4 x = *reinterpret_cast<const uint4*>(
-          stored.data + first / 8 * Stored<T, kWidth>::kEight + pack * kMatrix + of_eight * kPack);
+      const uint4 x = stored.load(first + of_eight, pack);
       const std::uint32_t words[kPack / 2] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int i = 0; i < kPack / 2; ++i) {
@@ -381,16 +362,17 @@ __device__ void store_sums(float* row, const Stored<T, kWidth>& stored, int rows
 /// rows, room for sums over warps.
 template <typename T, int kWidth>
 struct Plan {
-  Stored<T, kWidth> query, key, value, grad;
+  using Rows = Stored<T, kWidth>;
+  Rows query, key, value, grad;
   Facts facts;
   float4* room;
 
   __device__ Plan(char* shared, int tokens)
-      : query{reinterpret_cast<T*>(shared)},
-        key{query.data + Stored<T, kWidth>::elements(tokens)},
-        value{key.data + Stored<T, kWidth>::elements(tokens)},
-        grad{value.data + Stored<T, kWidth>::elements(tokens)},
-        facts{reinterpret_cast<float*>(grad.data + Stored<T, kWidth>::elements(tokens)), nullptr},
+      : query{shared_address(shared)},
+        key(query.from(rounded(tokens, kTile))),
+        value(key.from(rounded(tokens, kTile))),
+        grad(value.from(rounded(tokens, kTile))),
+        facts{reinterpret_cast<float*>(shared + 4 * Rows::bytes(rounded(tokens, kTile))), nullptr},
         room(reinterpret_cast<float4*>(facts.log_sums + 2 * rounded(tokens, kRows))) {
     facts.products = facts.log_sums + rounded(tokens, kRows);
   }
@@ -403,7 +385,7 @@ struct Plan {
   }
 
   static std::size_t bytes(int tokens) {
-    return static_cast<std::size_t>(4 * Stored<T, kWidth>::elements(tokens)) * sizeof(T) +
+    return static_cast<std::size_t>(4 * Rows::bytes(rounded(tokens, kTile))) +
            static_cast<std::size_t>(2 * rounded(tokens, kRows)) * sizeof(float) +
            (few(tokens) < tokens ? 2 * kRoom * sizeof(float4) : 0);
   }
@@ -411,10 +393,17 @@ struct Plan {
 
 /// All gradients of keys and values, or of queries, by one warpgroup.
 template <typename T, int kWidth, bool kOfKeys, bool kSums>
-__device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan,
-                          std::int64_t sample, std::int64_t number) {
-  const Head<T> first_result(kOfKeys ? a.key_grad : a.query_grad, sample, number),
-      second_result(a.value_grad, sample, number);
+__device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan, int sample,
+                          int number) {
+  const auto store = [&](const auto& first_sums, const auto& second_sums, int row) {
+    // Nothing of where rows go is kept in registers, of which products leave none.
+    asm volatile("" : "+r"(sample), "+r"(number));
+    store_rows(Head<T>(kOfKeys ? a.key_grad : a.query_grad, sample, number), first_sums,
+               a.forward.scale, a.forward.scale, row, static_cast<int>(a.forward.tokens));
+    if constexpr (kOfKeys)
+      store_rows(Head<T>(a.value_grad, sample, number), second_sums, 1, 1, row,
+                 static_cast<int>(a.forward.tokens));
+  };
   StoredSums<T, kWidth / 8> stored;
   const int tokens = static_cast<int>(a.forward.tokens), few = plan.few(tokens);
   const Lane lane;
@@ -424,17 +413,16 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
   Gradients<T, kWidth, kOfKeys> work(firsts, seconds, plan.facts, a.forward.scale * kLog2E, tokens);
   const auto load = [&](int row) {
     // Rows that are not there may be any others.
-    const int place = min(row, rounded(tokens, kTile) - kTile) / 8 * Stored<T, kWidth>::kEight;
-    work.load({(kOfKeys ? plan.key : plan.query).data + place},
-              {(kOfKeys ? plan.value : plan.grad).data + place}, row);
+    const int place = min(row, rounded(tokens, kTile) - kTile);
+    work.load((kOfKeys ? plan.key : plan.query).from(place),
+              (kOfKeys ? plan.value : plan.grad).from(place), row);
   };
 #pragma unroll 1
   for (int row = own_row; row - own_row < few; row += kRows) {
     load(row);
     work.run();
-    store_rows(first_result, work.first_sums, a.forward.scale, a.forward.scale, row, tokens);
+    store(work.first_sums, work.second_sums, row);
     if constexpr (kSums && !kOfKeys) stored.add(work.first_sums, a.forward.scale, row, tokens);
-    if constexpr (kOfKeys) store_rows(second_result, work.second_sums, 1, 1, row, tokens);
   }
   const auto store_columns = [&] {
     if constexpr (kSums && !kOfKeys) {
@@ -456,9 +444,8 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
   sum_over_warps(first_sums, room, group);
   if constexpr (kOfKeys) sum_over_warps(second_sums, room, group);
   if (lane.warp % kWarps == 0) {
-    store_rows(first_result, first_sums, a.forward.scale, a.forward.scale, few, tokens);
+    store(first_sums, second_sums, few);
     if constexpr (kSums && !kOfKeys) stored.add(first_sums, a.forward.scale, few, tokens);
-    if constexpr (kOfKeys) store_rows(second_result, second_sums, 1, 1, few, tokens);
   }
   store_columns();
 }
@@ -468,7 +455,7 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
 template <typename T, int kWidth, bool kSums>
 __global__ void __launch_bounds__(2 * kThreads, 1)
     short_attention_backward_kernel(const ShortAttentionBackward a) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const int tokens = static_cast<int>(a.forward.tokens), rows = rounded(tokens, kTile);
   const Plan<T, kWidth> plan(shared, tokens);
   const std::int64_t sample = blockIdx.x / a.forward.heads,
@@ -488,26 +475,17 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   wgmma::publish_shared();
   __syncthreads();
   if (thread < kThreads) {
-    gradients<T, kWidth, true, kSums>(a, plan, sample, number);
+    gradients<T, kWidth, true, kSums>(a, plan, static_cast<int>(sample), static_cast<int>(number));
   } else {
-    gradients<T, kWidth, false, kSums>(a, plan, sample, number);
+    gradients<T, kWidth, false, kSums>(a, plan, static_cast<int>(sample), static_cast<int>(number));
   }
 }
 
 }  // namespace
 
-bool short_attention_leaves_sums(std::int64_t tokens, std::int64_t head_dim) {
-  // The element type makes no difference.
-  const auto bytes = head_dim == 64 ? Plan<__half, 64>::bytes : Plan<__half, 80>::bytes;
-  return short_attention_has_sm90() && tokens > 0 &&
-         tokens <= short_attention_max_tokens(head_dim) &&
-         bytes(static_cast<int>(tokens)) <= kMostShared;
-}
-
 void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream) {
   with_heads(args.forward, [&]<typename T, int kWidth>() {
     const std::size_t bytes = Plan<T, kWidth>::bytes(static_cast<int>(args.forward.tokens));
-    if (bytes > kMostShared) return short_attention_backward_sm80(args, stream);
     const auto kernel = args.sums.query == nullptr
                             ? short_attention_backward_kernel<T, kWidth, false>
                             : short_attention_backward_kernel<T, kWidth, true>;

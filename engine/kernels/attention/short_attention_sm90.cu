@@ -49,13 +49,8 @@ class Attend {
 
   template <int kTiles>
   __device__ void start(float (&scores)[kTiles][4], int column) {
-    const std::uint64_t keys =
-        wgmma::moved(keys_.columns(), column / 8 * Stored<T, kWidth>::kEightBytes);
     wgmma::begin();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-      wgmma::multiply<T, false>(scores, queries_[k],
-                                wgmma::moved(keys, 2 * k * Stored<T, kWidth>::kMatrixBytes), k > 0);
+    multiply_by_rows(scores, queries_, keys_, column);
     wgmma::commit();
   }
 
@@ -114,13 +109,12 @@ class Attend {
 
   template <int kTiles>
   __device__ void add(const Left (&weights)[kTiles], int column) {
-    const std::uint64_t values =
-        wgmma::moved(values_.summed(), column / 8 * Stored<T, kWidth>::kEightBytes);
+    const std::uint64_t values = values_.operand(column);
     wgmma::begin();
 #pragma unroll
     for (int k = 0; k < kTiles; ++k)
       wgmma::multiply<T, true>(sums, weights[k],
-                               wgmma::moved(values, 2 * k * Stored<T, kWidth>::kEightBytes),
+                               wgmma::moved(values, 2 * k * Stored<T, kWidth>::kEight),
                                column > 0 || k > 0);
     wgmma::commit();
   }
@@ -138,36 +132,33 @@ class Attend {
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     short_attention_kernel(const ShortAttention a) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const int tokens = static_cast<int>(a.tokens), rows = rounded(tokens, kTile);
   const auto thread = static_cast<int>(threadIdx.x);
   const Lane lane;
   const std::int64_t sample = blockIdx.x / a.heads, number = blockIdx.x - sample * a.heads;
   const Head<T> query(a.query, sample, number), out(a.out, sample, number);
-  const Stored<T, kWidth> keys{reinterpret_cast<T*>(shared)},
-      values{keys.data + keys.elements(tokens)},
-      own{values.data + keys.elements(tokens) + lane.warp * keys.elements(kTile)};
-  // This warp's rows of the tile that is next.
+  using Rows = Stored<T, kWidth>;
   const int own_row = lane.warp * kTile;
-  Moving<T, kWidth, kWarp, kTile> next;
-  {
-    Moving<T, kWidth, kThreads, kMostTokens> key, value;
-    key.load({a.key, sample, number}, 0, rows, tokens, thread);
-    next.load(query, own_row, kTile, tokens, lane.index);
-    value.load({a.value, sample, number}, 0, rows, tokens, thread);
-    key.store(keys, rows, thread);
-    value.store(values, rows, thread);
-  }
+  const Rows keys{shared_address(shared)}, values = keys.from(rows),
+                                           own = values.from(rows + own_row);
+  own.template fetch<kWarp>(query, own_row, kTile, tokens, lane.index);
+  keys.template fetch<kThreads>({a.key, sample, number}, 0, rows, tokens, thread);
+  values.template fetch<kThreads>({a.value, sample, number}, 0, rows, tokens, thread);
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
   wgmma::publish_shared();
   __syncthreads();
   Attend<T, kWidth> work(keys, values, a.scale * kLog2E, tokens);
   for (int tile = 0; tile < tokens; tile += kRows) {
     const int row = tile + own_row;
-    next.store(own, kTile, lane.index);
+    __pipeline_wait_prior(0);
     __syncwarp();
     work.run(own, [&] {
       __syncwarp();
-      if (tile + kRows < tokens) next.load(query, row + kRows, kTile, tokens, lane.index);
+      if (tile + kRows < tokens)
+        own.template fetch<kWarp>(query, row + kRows, kTile, tokens, lane.index);
+      __pipeline_commit();
     });
     store_rows(out, work.sums, 1 / work.total[0], 1 / work.total[1], row, tokens);
     if (lane.column == 0) {
@@ -185,8 +176,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 void short_attention_sm90(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
     using Rows = Stored<T, kWidth>;
-    const auto bytes = static_cast<std::size_t>(
-        2 * (2 * Rows::elements(static_cast<int>(args.tokens)) + Rows::elements(kRows)));
+    const int rows = rounded(static_cast<int>(args.tokens), kTile);
+    const auto bytes = static_cast<std::size_t>(2 * Rows::bytes(rows) + Rows::bytes(kRows));
     allow_shared(short_attention_kernel<T, kWidth>, bytes);
     const auto blocks = static_cast<unsigned>(args.batch * args.heads);
     if (blocks > 0) short_attention_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);

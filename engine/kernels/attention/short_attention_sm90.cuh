@@ -14,33 +14,59 @@ namespace dstrain::kernels::cuda {
 inline constexpr int kThreads = 128, kWarps = 4;  ///< of a warpgroup
 inline constexpr int kRows = 64;                  ///< of a block's product
 inline constexpr int kChunk = 64;                 ///< scores of a row at a time
-/// Elements from one matrix of 8 rows by 16 bytes to the next: the first 64 are its own; 8 more
-/// keep neighbouring 16 bytes of a row in different banks.
-inline constexpr int kMatrix = 72;
-inline constexpr int kMostTokens = 320;  ///< as short_attention_max_tokens
-
 __host__ __device__ inline int rounded(int tokens, int to) { return (tokens + to - 1) / to * to; }
 
-/// Rows of a head in shared memory, as matrices of 8 rows by 16 bytes: those of 8 rows next to each
-/// other. Any eight rows of such a matrix lie in different banks.
+/// Where this lane's part of a tile lies, found out again: what was known before need not stay in
+/// registers.
+__device__ inline Lane lane_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return {thread % kWarp, thread / kWarp, thread % kWarp / 4, thread % 4 * 2};
+}
+
+/// Rows of a head in shared memory, as wgmma::operand describes them: eight rows of 64 elements are
+/// a matrix of 128 bytes a row, those of 80 elements five matrices of 32 bytes a row next to each
+/// other. Copies write what lies next to each other in a row and in shared memory at once (with
+/// matrices of 16 bytes a row, each 16 bytes apart), and eight rows are read without conflicts.
 template <typename T, int kWidth>
 struct Stored {
-  T* data;
+  std::uint32_t start;  ///< in shared memory, aligned to kMatrix bytes
 
-  static constexpr int kEight = kWidth / kPack * kMatrix;  ///< elements of eight rows
-  static constexpr int kMatrixBytes = 2 * kMatrix, kEightBytes = 2 * kEight;
+  /// Bytes of a row of a matrix, of a matrix, and of eight rows.
+  static constexpr int kMatrixRow = kWidth % 64 == 0 ? 128 : 32, kMatrix = 8 * kMatrixRow,
+                       kEight = 16 * kWidth;
 
-  /// Of so many rows, rounded up to 16.
-  __host__ __device__ static constexpr int elements(int tokens) {
-    return rounded(tokens, kTile) / 8 * kEight;
+  /// Of so many rows, a multiple of 16.
+  __host__ __device__ static constexpr int bytes(int rows) { return 2 * rows * kWidth; }
+
+  /// Those from `row` on, a multiple of 8.
+  [[nodiscard]] __device__ Stored from(int row) const { return {start + row / 8 * kEight}; }
+
+  /// Where a row's eight elements lie.
+  [[nodiscard]] __device__ std::uint32_t pack(int row, int number) const {
+    constexpr int kPieces = kMatrixRow / 16;
+    const int swizzle = kPieces == 8 ? row % 8 : row % 8 / 4;
+    return start + row / 8 * kEight + number / kPieces * kMatrix + row % 8 * kMatrixRow +
+           16 * (number % kPieces ^ swizzle);
+  }
+  [[nodiscard]] __device__ uint4 load(int row, int number) const {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(pack(row, number))
+                 : "memory");
+    return x;
   }
 
-  /// Their first 64 or 16 as columns of a result, and as what is summed over.
-  [[nodiscard]] __device__ std::uint64_t columns() const {
-    return wgmma::operand(data, kMatrixBytes, kEightBytes);
+  /// Rows from `row` on as right operand: as columns of a result, 16 elements of each at a time, or
+  /// summed over.
+  [[nodiscard]] __device__ std::uint64_t operand(int row) const {
+    return wgmma::operand<kMatrixRow>(start + row / 8 * kEight, kMatrix, kEight);
   }
-  [[nodiscard]] __device__ std::uint64_t summed() const {
-    return wgmma::operand(data, kEightBytes, kMatrixBytes);
+  /// Bytes of an operand to the `step`-th 16 elements of its columns.
+  [[nodiscard]] static constexpr int further(int step) {
+    constexpr int kSteps = kMatrixRow / 32;
+    return step / kSteps * kMatrix + step % kSteps * 32;
   }
 
   /// Copies `rows` rows from `first` on, zeros behind the last token; by kThreads threads, to be
@@ -48,98 +74,70 @@ struct Stored {
   template <int kThreads>
   __device__ void fetch(const Head<T>& head, int first, int rows, int tokens, int thread) const {
     constexpr int kPacks = kWidth / kPack, kAtOnce = kThreads / 2;  // rows
-    int places[kPacks / 2], offsets[kPacks / 2], matrices[kPacks / 2];
+    int places[kPacks / 2], offsets[kPacks / 2];
+    std::uint32_t addresses[kPacks / 2];
 #pragma unroll
     for (int i = 0; i < kPacks / 2; ++i) {
-      const int pack = thread + i * kThreads;
-      places[i] = pack / kPacks;
-      const int column = pack - places[i] * kPacks;
+      const int number = thread + i * kThreads;
+      places[i] = number / kPacks;
+      const int column = number - places[i] * kPacks;
       offsets[i] = places[i] * static_cast<int>(head.stride) + column * kPack;
-      matrices[i] = 2 * (places[i] / 8 * kEight + column * kMatrix + places[i] % 8 * kPack);
+      addresses[i] = pack(places[i], column);
     }
-    auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(data));
     const T* from = head.rows + first * head.stride;
+    int shift = 0;
 #pragma unroll 1
     for (int row = 0; row < rows; row += kAtOnce) {
 #pragma unroll
       for (int i = 0; i < kPacks / 2; ++i) {
         const bool is_token = first + row + places[i] < tokens;
         if (row + places[i] < rows)
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + matrices[i]),
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addresses[i] + shift),
                        "l"(is_token ? from + offsets[i] : head.rows), "r"(is_token ? 16 : 0)
                        : "memory");
       }
       from += kAtOnce * head.stride;
-      to += kAtOnce / 8 * kEight * 2;
+      shift += kAtOnce / 8 * kEight;
     }
   }
 
   /// A warp's 16 rows as left operands.
   __device__ void to(Left (&left)[kWidth / kTile]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const T* from = data + lane / 8 % 2 * kEight + lane / 16 * kMatrix + lane % 8 * kPack;
+    const int lane = lane_again().index;
 #pragma unroll
     for (int k = 0; k < kWidth / kTile; ++k)
-      load_matrices<false>(left[k].value, from + 2 * k * kMatrix);
+      load_matrices<false>(left[k].value, pack(lane % 16, 2 * k + lane / 16));
   }
 
   /// Right operands of a warp's products: 16 rows as columns of the result; 16 rows to be summed
   /// over.
   [[nodiscard]] __device__ Right of_rows(int row, int k) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int lane = lane_again().index;
     Right right;
-    load_matrices<false>(right.value, data + (row / 8 + lane / 16) * kEight +
-                                          (2 * k + lane / 8 % 2) * kMatrix + lane % 8 * kPack);
+    load_matrices<false>(right.value, pack(row + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
     return right;
   }
   [[nodiscard]] __device__ Right of_columns(int row, int n) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int lane = lane_again().index;
     Right right;
-    load_matrices<true>(right.value, data + (row / 8 + lane / 8 % 2) * kEight +
-                                         (2 * n + lane / 16) * kMatrix + lane % 8 * kPack);
+    load_matrices<true>(right.value, pack(row + lane % 16, 2 * n + lane / 16));
     return right;
   }
 };
 
-/// Rows of a head on their way to shared memory, in the registers of kThreads threads: eight of
-/// them have a matrix, so that they write it at once. (Copies by cp.async would write one row's
-/// part of a matrix after the other.)
-template <typename T, int kWidth, int kThreads, int kRowsAtMost>
-class Moving {
- public:
-  /// `rows` rows, a multiple of 8, from `first` on; zeros behind the last token.
-  __device__ void load(const Head<T>& head, int first, int rows, int tokens, int thread) {
-    const int row = first + thread % 8;
+/// scores [64, 8 kTiles] = rows * (8 kTiles rows of `stored` from `row` on)^T.
+template <typename T, int kWidth, int kTiles>
+__device__ void multiply_by_rows(float (&scores)[kTiles][4], const Left (&rows)[kWidth / kTile],
+                                 const Stored<T, kWidth>& stored, int row) {
+  const std::uint64_t operand = stored.operand(row);
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int matrix = thread / 8 + i * (kThreads / 8), eight = matrix / kColumns,
-                column = matrix - eight * kColumns;
-      packs_[i] = {0, 0, 0, 0};
-      if (8 * eight < rows && row + 8 * eight < tokens)
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(packs_[i].x), "=r"(packs_[i].y), "=r"(packs_[i].z), "=r"(packs_[i].w)
-                     : "l"(head.rows + (row + 8 * eight) * head.stride + column * kPack));
-    }
-  }
-
-  __device__ void store(const Stored<T, kWidth>& to, int rows, int thread) const {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int matrix = thread / 8 + i * (kThreads / 8);
-      if (matrix < rows / 8 * kColumns)
-        *reinterpret_cast<uint4*>(to.data + matrix * kMatrix + thread % 8 * kPack) = packs_[i];
-    }
-  }
-
- private:
-  static constexpr int kColumns = kWidth / kPack;
-  static constexpr int kPacks = (kRowsAtMost * kColumns + kThreads - 1) / kThreads;
-  uint4 packs_[kPacks];
-};
+  for (int k = 0; k < kWidth / kTile; ++k)
+    wgmma::multiply<T, false>(scores, rows[k], wgmma::moved(operand, Stored<T, kWidth>::further(k)),
+                              k > 0);
+}
 
 /// Four lanes with two columns of four tiles each: afterwards lane i of them has all of tile i.
-__device__ inline uint4 turn(const std::uint32_t (&x)[4]) {
-  const auto lane = static_cast<int>(threadIdx.x);
+__device__ inline uint4 turn(const std::uint32_t (&x)[4], int lane) {
   const bool odd = lane % 2 == 1, high = lane % 4 >= 2;
   const std::uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1),
                       b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
@@ -156,7 +154,7 @@ template <typename T, int kTiles>
 __device__ void store_rows(const Head<T>& head, const float (&sums)[kTiles][4], float low_scale,
                            float high_scale, int first, int tokens) {
   static_assert(kTiles % 4 == 0 || kTiles % 4 == 2);
-  const Lane lane;
+  const Lane lane = lane_again();
   const int part = lane.index % 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -168,7 +166,7 @@ __device__ void store_rows(const Head<T>& head, const float (&sums)[kTiles][4], 
     };
 #pragma unroll
     for (int n = 0; n + 4 <= kTiles; n += 4) {
-      const uint4 words = turn({pair(n), pair(n + 1), pair(n + 2), pair(n + 3)});
+      const uint4 words = turn({pair(n), pair(n + 1), pair(n + 2), pair(n + 3)}, lane.index);
       if (row < tokens) *reinterpret_cast<uint4*>(to + (n + part) * 8) = words;
     }
     if constexpr (kTiles % 4 == 2) {

@@ -14,14 +14,17 @@
 /// registers are free, and their sums valid, after wait().
 namespace dstrain::kernels::cuda::wgmma {
 
-/// The right operand lies in shared memory as matrices of 8 rows by 16 bytes, 128 bytes each.
-/// `along_sum`: bytes from one such matrix to the next in the direction that is summed over;
-/// `across`: in that of the result's columns. (PTX ISA, "Matrix descriptor"; for either direction
-/// of rows, without swizzling.)
-__device__ inline std::uint64_t operand(const void* shared, int along_sum, int across) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  return (address & 0x3ffffu) >> 4 | static_cast<std::uint64_t>(along_sum >> 4) << 16 |
-         static_cast<std::uint64_t>(across >> 4) << 32;
+/// The right operand lies in shared memory as matrices of 8 rows by kBytes, 32 or 128, aligned to
+/// their size. Of row r, pieces of 16 bytes lie swizzled: piece i at i xor r / 4, or at i xor r.
+/// `next_rows`: bytes from such a matrix to the one with the next eight rows; `next_bytes`: to the
+/// one with the next kBytes of the same rows, which matters where rows are summed over. (PTX ISA,
+/// "Matrix descriptor", 32-byte and 128-byte swizzling.)
+template <int kBytes>
+__device__ std::uint64_t operand(std::uint32_t address, int next_bytes, int next_rows) {
+  static_assert(kBytes == 32 || kBytes == 128);
+  return (address & 0x3ffffu) >> 4 | static_cast<std::uint64_t>(next_bytes >> 4) << 16 |
+         static_cast<std::uint64_t>(next_rows >> 4) << 32 |
+         static_cast<std::uint64_t>(kBytes == 128 ? 1 : 3) << 62;
 }
 
 /// The same operand, so many bytes further.

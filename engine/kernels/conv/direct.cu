@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       Left channels[kRowsOfSixteen];
 #pragma unroll
       for (int m = 0; m < kRowsOfSixteen; ++m)
-        load_matrices<true>(channels[m].value, grad + m * 16);
+        load_matrices<true>(channels[m].value, shared_address(grad + m * 16));
 #pragma unroll
       for (int n = 0; n < B::kOwn; ++n) {
         const RightHalf pixels{{pair_at(from + place[n]), pair_at(from + place[n] + 8)}};
