@@ -48,29 +48,42 @@ __global__ void __launch_bounds__(kThreads)
   store(a.out, index, Pack<T>::of(value));
 }
 
-/// One thread owns eight columns of one token and walks through the batch: no partial sums needed.
+/// A lane owns eight columns of one token; the warps of a block share the batch, and their sums are
+/// added in their order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     embed_sequence_backward_kernel(const EmbedSequenceBackward a) {
+  constexpr int kWarps = kThreads / kWarp;
+  static_assert(kWarp * kPack == kThreads);  // a thread adds one column
+  __shared__ float totals[kWarps][kThreads];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t packs = a.dim / kPack;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= a.tokens * packs) return;
-  const std::int64_t pack = index % packs, token = index / packs;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
   float total[kPack] = {};
-#pragma unroll 8
-  for (std::int64_t image = 0; image < a.batch; ++image) {
-    const Pack<T> grad = load<T, kPack>(a.grad_out, image * a.tokens * packs + index);
-    float value[kPack];
-    grad.unpack(value);
+  if (index < a.tokens * packs) {
+    const std::int64_t pack = index % packs, token = index / packs;
+#pragma unroll 4
+    for (std::int64_t image = warp; image < a.batch; image += kWarps) {
+      const Pack<T> grad = load<T, kPack>(a.grad_out, image * a.tokens * packs + index);
+      float value[kPack];
+      grad.unpack(value);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) total[i] += value[i];
-    if (token > 0) store(a.grad_patches, (image * (a.tokens - 1) + token - 1) * packs + pack, grad);
+      for (int i = 0; i < kPack; ++i) total[i] += value[i];
+      if (token > 0)
+        store(a.grad_patches, (image * (a.tokens - 1) + token - 1) * packs + pack, grad);
+    }
   }
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    a.grad_positions[index * kPack + i] += total[i];
-    if (token == 0) a.grad_class_token[pack * kPack + i] += total[i];
-  }
+  for (int i = 0; i < kPack; ++i) totals[warp][lane * kPack + i] = total[i];
+  __syncthreads();
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (column >= a.tokens * a.dim) return;
+  float sum = 0;
+#pragma unroll
+  for (const auto& of_warp : totals) sum += of_warp[threadIdx.x];
+  a.grad_positions[column] += sum;
+  if (column < a.dim) a.grad_class_token[column] += sum;
 }
 
 void require_packs(const char* kernel, const char* what, std::int64_t size) {
@@ -117,7 +130,7 @@ void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t str
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
     embed_sequence_backward_kernel<decltype(zero)>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args);
+        <<<blocks_for(count, kWarp), kThreads, 0, stream>>>(args);
   });
   check_launch("embed_sequence_backward");
 }

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <string>
 
 #include "engine/base/error.h"
@@ -10,7 +11,7 @@ namespace dstrain {
 namespace {
 
 using namespace augment_math;
-constexpr int kBlock = 256;
+constexpr int kBlock = 256, kMostBlocksPerImage = 16;
 
 template <class T>
 __device__ T convert(float value);
@@ -27,8 +28,8 @@ __device__ __half convert(float value) {
   return __float2half_rn(value);
 }
 
-/// A block writes kBlock neighbouring pixels of one image, all channels; its random choices are
-/// made once.
+/// A block writes kBlock neighbouring pixels of one image at a time, all channels; its random
+/// choices are made once, which takes longer than a pixel.
 template <class T>
 __global__ void augment_kernel(const ImageAugment a, T* out, int blocks_per_image) {
   const std::int64_t item = blockIdx.x / blocks_per_image;
@@ -38,25 +39,27 @@ __global__ void augment_kernel(const ImageAugment a, T* out, int blocks_per_imag
   __syncthreads();
 
   const int plane = a.size * a.size;
-  const int pixel =
-      static_cast<int>(blockIdx.x % blocks_per_image) * kBlock + static_cast<int>(threadIdx.x);
-  if (pixel >= plane) return;
   const bool filler = sample < 0;
   const std::int64_t image_bytes = std::int64_t{a.height} * a.width * a.channels;
   const std::uint8_t* image = a.pixels + item * image_bytes;
-  const int x = pixel % a.size;
-  const Tap row = make_tap(pixel / a.size, a.crop_height, a.size);
-  const Tap column = make_tap(window.flip ? a.size - 1 - x : x, a.crop_width, a.size);
-  T* to = out + item * a.channels * plane + pixel;
-  for (int channel = 0; channel < a.channels; ++channel) {
-    const float value = filler ? 0.0f : value_at(a, image, window, row, column, channel);
-    to[std::int64_t{channel} * plane] = convert<T>(value);
+  for (int pixel =
+           static_cast<int>(blockIdx.x % blocks_per_image) * kBlock + static_cast<int>(threadIdx.x);
+       pixel < plane; pixel += blocks_per_image * kBlock) {
+    const int x = pixel % a.size;
+    const Tap row = make_tap(pixel / a.size, a.crop_height, a.size);
+    const Tap column = make_tap(window.flip ? a.size - 1 - x : x, a.crop_width, a.size);
+    T* to = out + item * a.channels * plane + pixel;
+    for (int channel = 0; channel < a.channels; ++channel) {
+      const float value = filler ? 0.0f : value_at(a, image, window, row, column, channel);
+      to[std::int64_t{channel} * plane] = convert<T>(value);
+    }
   }
 }
 
 template <class T>
 void launch(const ImageAugment& args, void* out, cudaStream_t stream) {
-  const int blocks_per_image = (args.size * args.size + kBlock - 1) / kBlock;
+  const int blocks_per_image =
+      std::min((args.size * args.size + kBlock - 1) / kBlock, kMostBlocksPerImage);
   const auto blocks = static_cast<unsigned>(args.batch * blocks_per_image);
   augment_kernel<T><<<blocks, kBlock, 0, stream>>>(args, static_cast<T*>(out), blocks_per_image);
 }

@@ -97,6 +97,9 @@ DSTRAIN_HOST_DEVICE float value_at(const ImageAugment& a, const std::uint8_t* im
                                    int channel) {
   const int top = window.top + row.low, bottom = window.top + row.high;
   const int left = window.left + column.low, right = window.left + column.high;
+  // What blend gives then, by one read instead of four: in all of an image that is not resized.
+  if (row.share == 0 && column.share == 0)
+    return add(multiply(fetch(a, image, top, left, channel), a.scale[channel]), a.bias[channel]);
   const float upper = blend(fetch(a, image, top, left, channel),
                             fetch(a, image, top, right, channel), column.share);
   const float lower = blend(fetch(a, image, bottom, left, channel),
