@@ -14,6 +14,7 @@ namespace dstrain::kernels::cuda {
 inline constexpr int kThreads = 128, kWarps = 4;  ///< of a warpgroup
 inline constexpr int kRows = 64;                  ///< of a block's product
 inline constexpr int kChunk = 64;                 ///< scores of a row at a time
+
 __host__ __device__ inline int rounded(int tokens, int to) { return (tokens + to - 1) / to * to; }
 
 /// Where this lane's part of a tile lies, found out again: what was known before need not stay in
@@ -26,8 +27,8 @@ __device__ inline Lane lane_again() {
 
 /// Rows of a head in shared memory, as wgmma::operand describes them: eight rows of 64 elements are
 /// a matrix of 128 bytes a row, those of 80 elements five matrices of 32 bytes a row next to each
-/// other. Copies write what lies next to each other in a row and in shared memory at once (with
-/// matrices of 16 bytes a row, each 16 bytes apart), and eight rows are read without conflicts.
+/// other. A copy writes at once what lies next to each other both in memory and here; in matrices
+/// of 16 bytes a row that would be 16 bytes. Eight rows are read without conflicts.
 template <typename T, int kWidth>
 struct Stored {
   std::uint32_t start;  ///< in shared memory, aligned to kMatrix bytes
