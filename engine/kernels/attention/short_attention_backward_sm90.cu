@@ -110,41 +110,6 @@ class Gradients {
     if constexpr (kOfKeys) wgmma::pin(second_sums);
   }
 
-  /// 16 rows, the same ones in every warp: each warp takes every fourth 16 columns.
-  template <int kSeconds>
-  __device__ void run_few(float (&first_sums)[kWidth / 8][4], float (&second_sums)[kSeconds][4]) {
-    clear(first_sums);
-    clear(second_sums);
-    for (int column = Lane().warp % kWarps * kTile; column < tokens_; column += kWarps * kTile) {
-      Scores<kTile> scores;
-      Weights<kTile, kOfKeys> weights;
-      clear(scores.score);
-      clear(scores.grad);
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        const Right firsts = firsts_.of_rows(column, k), seconds = seconds_.of_rows(column, k);
-        multiply_add<T>(scores.score[0], first_[k], firsts.first());
-        multiply_add<T>(scores.score[1], first_[k], firsts.second());
-        multiply_add<T>(scores.grad[0], second_[k], seconds.first());
-        multiply_add<T>(scores.grad[1], second_[k], seconds.second());
-      }
-      weigh_scores(scores, column);
-      weigh_grads(scores, column);
-      pack(weights, scores);
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
-        const Right firsts = firsts_.of_columns(column, n);
-        multiply_add<T>(first_sums[2 * n], weights.grad[0], firsts.first());
-        multiply_add<T>(first_sums[2 * n + 1], weights.grad[0], firsts.second());
-        if constexpr (kOfKeys) {
-          const Right seconds = seconds_.of_columns(column, n);
-          multiply_add<T>(second_sums[2 * n], weights.probability[0], seconds.first());
-          multiply_add<T>(second_sums[2 * n + 1], weights.probability[0], seconds.second());
-        }
-      }
-    }
-  }
-
   float first_sums[kWidth / 8][4];
   float second_sums[kOfKeys ? kWidth / 8 : 1][4];
 
@@ -246,39 +211,6 @@ class Gradients {
   RowFacts row_[kOfKeys ? 1 : 2];
 };
 
-/// A barrier of one warpgroup.
-__device__ inline void meet(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
-}
-
-/// Sums over a warpgroup's warps, in their order, in the first one. `room`: as much as the sums of
-/// three warps.
-template <int kTiles>
-__device__ void sum_over_warps(float (&sums)[kTiles][4], float4* room, int group) {
-  const Lane lane;
-  const int own = lane.warp % kWarps;
-  room += lane.index;
-  meet(group);
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    if (own > 0)
-      room[((own - 1) * kTiles + n) * kWarp] = {sums[n][0], sums[n][1], sums[n][2], sums[n][3]};
-  }
-  meet(group);
-  if (own > 0) return;
-#pragma unroll
-  for (int warp = 0; warp < kWarps - 1; ++warp) {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float4 other = room[(warp * kTiles + n) * kWarp];
-      sums[n][0] += other.x;
-      sums[n][1] += other.y;
-      sums[n][2] += other.z;
-      sums[n][3] += other.w;
-    }
-  }
-}
-
 /// Sums over a warp's rows of what it stores of the gradient of queries. A lane holds those of half
 /// the tiles, of one of their two columns: lanes exchange halves before they add.
 template <typename T, int kTiles>
@@ -359,35 +291,25 @@ __device__ void store_sums(float* row, const Stored<T, kWidth>& stored, int rows
 }
 
 /// What a block keeps in shared memory: query, key, value and gradient of the output, facts of
-/// rows, room for sums over warps.
+/// rows.
 template <typename T, int kWidth>
 struct Plan {
   using Rows = Stored<T, kWidth>;
   Rows query, key, value, grad;
   Facts facts;
-  float4* room;
 
   __device__ Plan(char* shared, int tokens)
       : query{shared_address(shared)},
         key(query.from(rounded(tokens, kTile))),
         value(key.from(rounded(tokens, kTile))),
         grad(value.from(rounded(tokens, kTile))),
-        facts{reinterpret_cast<float*>(shared + 4 * Rows::bytes(rounded(tokens, kTile))), nullptr},
-        room(reinterpret_cast<float4*>(facts.log_sums + 2 * rounded(tokens, kRows))) {
+        facts{reinterpret_cast<float*>(shared + 4 * Rows::bytes(rounded(tokens, kTile))), nullptr} {
     facts.products = facts.log_sums + rounded(tokens, kRows);
-  }
-
-  static constexpr int kRoom = (kWarps - 1) * kWidth / 8 * kWarp;  ///< of a warpgroup
-
-  /// Up to 16 rows behind the last 64 are shared by the warps; the first of them, or the end.
-  __host__ __device__ static int few(int tokens) {
-    return tokens % kRows > 0 && tokens % kRows <= kTile ? tokens / kRows * kRows : tokens;
   }
 
   static std::size_t bytes(int tokens) {
     return static_cast<std::size_t>(4 * Rows::bytes(rounded(tokens, kTile))) +
-           static_cast<std::size_t>(2 * rounded(tokens, kRows)) * sizeof(float) +
-           (few(tokens) < tokens ? 2 * kRoom * sizeof(float4) : 0);
+           static_cast<std::size_t>(2 * rounded(tokens, kRows)) * sizeof(float);
   }
 };
 
@@ -405,7 +327,7 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
                  static_cast<int>(a.forward.tokens));
   };
   StoredSums<T, kWidth / 8> stored;
-  const int tokens = static_cast<int>(a.forward.tokens), few = plan.few(tokens);
+  const int tokens = static_cast<int>(a.forward.tokens);
   const Lane lane;
   const int own_row = lane.warp % kWarps * kTile;
   const auto& firsts = kOfKeys ? plan.query : plan.key;
@@ -418,36 +340,20 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
               (kOfKeys ? plan.value : plan.grad).from(place), row);
   };
 #pragma unroll 1
-  for (int row = own_row; row - own_row < few; row += kRows) {
+  for (int row = own_row; row - own_row < tokens; row += kRows) {
     load(row);
     work.run();
     store(work.first_sums, work.second_sums, row);
     if constexpr (kSums && !kOfKeys) stored.add(work.first_sums, a.forward.scale, row, tokens);
   }
-  const auto store_columns = [&] {
-    if constexpr (kSums && !kOfKeys) {
-      const std::int64_t start =
-          (sample * kShortAttentionSums + lane.warp % kWarps) * a.sums.stride;
-      stored.store(a.sums.query + start + number * a.query_grad.head);
-      store_sums(a.sums.value + start + number * a.value_grad.head, plan.grad,
-                 rounded(tokens, kTile));
-      float* keys = a.sums.key + start + number * a.key_grad.head;
-      for (int i = lane.index; i < kWidth; i += kWarp) keys[i] = 0;
-    }
-  };
-  if (few == tokens) return store_columns();
-  load(few);
-  float first_sums[kWidth / 8][4], second_sums[kOfKeys ? kWidth / 8 : 1][4];
-  work.run_few(first_sums, second_sums);
-  float4* room = plan.room + (kOfKeys ? 0 : plan.kRoom);
-  const int group = kOfKeys ? 0 : 1;
-  sum_over_warps(first_sums, room, group);
-  if constexpr (kOfKeys) sum_over_warps(second_sums, room, group);
-  if (lane.warp % kWarps == 0) {
-    store(first_sums, second_sums, few);
-    if constexpr (kSums && !kOfKeys) stored.add(first_sums, a.forward.scale, few, tokens);
+  if constexpr (kSums && !kOfKeys) {
+    const std::int64_t start = (sample * kShortAttentionSums + lane.warp % kWarps) * a.sums.stride;
+    stored.store(a.sums.query + start + number * a.query_grad.head);
+    store_sums(a.sums.value + start + number * a.value_grad.head, plan.grad,
+               rounded(tokens, kTile));
+    float* keys = a.sums.key + start + number * a.key_grad.head;
+    for (int i = lane.index; i < kWidth; i += kWarp) keys[i] = 0;
   }
-  store_columns();
 }
 
 /// A block for each head: one warpgroup for the gradients of keys and values, one for those of

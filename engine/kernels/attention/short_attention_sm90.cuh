@@ -109,21 +109,6 @@ struct Stored {
     for (int k = 0; k < kWidth / kTile; ++k)
       load_matrices<false>(left[k].value, pack(lane % 16, 2 * k + lane / 16));
   }
-
-  /// Right operands of a warp's products: 16 rows as columns of the result; 16 rows to be summed
-  /// over.
-  [[nodiscard]] __device__ Right of_rows(int row, int k) const {
-    const int lane = lane_again().index;
-    Right right;
-    load_matrices<false>(right.value, pack(row + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-    return right;
-  }
-  [[nodiscard]] __device__ Right of_columns(int row, int n) const {
-    const int lane = lane_again().index;
-    Right right;
-    load_matrices<true>(right.value, pack(row + lane % 16, 2 * n + lane / 16));
-    return right;
-  }
 };
 
 /// scores [64, 8 kTiles] = rows * (8 kTiles rows of `stored` from `row` on)^T.
