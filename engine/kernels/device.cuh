@@ -113,6 +113,8 @@ __device__ void store(void* base, std::int64_t pack_index, const Pack<T, N>& pac
   }
 }
 
+inline constexpr float kLog2E = 1.4426950408889634f;
+
 /// 2^x by the processor's approximation, 0 where that is below 2^-126.
 __device__ inline float exp2_of(float x) {
   float y;

@@ -29,8 +29,6 @@ std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
 namespace cuda {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
-
 struct Activated {
   float y, slope;  ///< GELU of x, and its derivative
 };

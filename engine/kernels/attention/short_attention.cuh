@@ -10,7 +10,7 @@
 /// What the kernels of short_attention.cu and short_attention_sm90.cu share.
 namespace dstrain::kernels::cuda {
 
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 
 /// Scores are taken in units of log2, less the largest one seen so far, or one that is at most this
 /// much below it: then no sum has to be scaled again, and no exponential grows beyond 2^8.

@@ -317,15 +317,6 @@ struct Plan {
 template <typename T, int kWidth, bool kOfKeys, bool kSums>
 __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan, int sample,
                           int number) {
-  const auto store = [&](const auto& first_sums, const auto& second_sums, int row) {
-    // Nothing of where rows go is kept in registers, of which products leave none.
-    asm volatile("" : "+r"(sample), "+r"(number));
-    store_rows(Head<T>(kOfKeys ? a.key_grad : a.query_grad, sample, number), first_sums,
-               a.forward.scale, a.forward.scale, row, static_cast<int>(a.forward.tokens));
-    if constexpr (kOfKeys)
-      store_rows(Head<T>(a.value_grad, sample, number), second_sums, 1, 1, row,
-                 static_cast<int>(a.forward.tokens));
-  };
   StoredSums<T, kWidth / 8> stored;
   const int tokens = static_cast<int>(a.forward.tokens);
   const Lane lane;
@@ -333,17 +324,19 @@ __device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>
   const auto& firsts = kOfKeys ? plan.query : plan.key;
   const auto& seconds = kOfKeys ? plan.grad : plan.value;
   Gradients<T, kWidth, kOfKeys> work(firsts, seconds, plan.facts, a.forward.scale * kLog2E, tokens);
-  const auto load = [&](int row) {
+#pragma unroll 1
+  for (int row = own_row; row - own_row < tokens; row += kRows) {
     // Rows that are not there may be any others.
     const int place = min(row, rounded(tokens, kTile) - kTile);
     work.load((kOfKeys ? plan.key : plan.query).from(place),
               (kOfKeys ? plan.value : plan.grad).from(place), row);
-  };
-#pragma unroll 1
-  for (int row = own_row; row - own_row < tokens; row += kRows) {
-    load(row);
     work.run();
-    store(work.first_sums, work.second_sums, row);
+    // Nothing of where rows go is kept in registers, of which products leave none.
+    asm volatile("" : "+r"(sample), "+r"(number));
+    store_rows(Head<T>(kOfKeys ? a.key_grad : a.query_grad, sample, number), work.first_sums,
+               a.forward.scale, a.forward.scale, row, tokens);
+    if constexpr (kOfKeys)
+      store_rows(Head<T>(a.value_grad, sample, number), work.second_sums, 1, 1, row, tokens);
     if constexpr (kSums && !kOfKeys) stored.add(work.first_sums, a.forward.scale, row, tokens);
   }
   if constexpr (kSums && !kOfKeys) {

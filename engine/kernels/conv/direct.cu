@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 /// 16 bytes to shared memory, zeros where not `inside`.
 __device__ inline void copy_async(std::uint16_t* to, const void* from, bool inside) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const auto address = shared_address(to);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
                "r"(inside ? 16 : 0));
 }

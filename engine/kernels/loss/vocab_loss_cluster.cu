@@ -42,7 +42,7 @@ __device__ float largest_of(const Pack<T>& pack) {
 
 /// exp(x) as __expf takes it, but 0 where that is below 2^-126: three instructions less for each
 /// class, and more than memory, instructions limit this kernel.
-__device__ float exponential(float x) { return exp2_of(x * 1.4426950408889634f); }
+__device__ float exponential(float x) { return exp2_of(x * kLog2E); }
 
 /// A row's packs of eight go around its threads; thread 0 of each block also has one of the up to
 /// seven classes after the last pack. Up to five packs a thread leave registers for a third block.
