@@ -1,6 +1,7 @@
 #include "engine/device/graph.h"
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
@@ -8,10 +9,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/device/graph_zeros.h"
+
 namespace dstrain {
 
 struct Graph::State {
-  at::cuda::CUDAGraph graph;
+  at::Tensor zeros;  ///< of GraphZeros
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};
 };
 
 Graph::Graph() = default;
@@ -20,13 +24,18 @@ Graph::~Graph() = default;
 void Graph::capture(const Stream& stream, const std::function<void()>& work, const Graph* sharing) {
   state_ = std::make_unique<State>();
   const StreamScope scope(stream);
+  state_->zeros =
+      at::empty({GraphZeros::kBytes}, at::TensorOptions(at::kByte).device(stream.device()));
   // Thread-local: loader threads and autograd's own go on calling the driver meanwhile.
   state_->graph.capture_begin(sharing != nullptr && sharing->captured_
                                   ? sharing->state_->graph.pool()
                                   : at::cuda::MempoolId_t{0, 0},
                               cudaStreamCaptureModeThreadLocal);
+  const GraphZeros zeros(stream, state_->zeros);
   work();
   state_->graph.capture_end();
+  zeros.remove_fills(state_->graph.raw_cuda_graph());
+  state_->graph.instantiate();
   captured_ = true;
 }
 
@@ -46,7 +55,8 @@ std::int64_t Graph::captured_work(const Stream& stream) {
   C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nullptr, &count));
   std::vector<cudaGraphNode_t> nodes(count);
   C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nodes.data(), &count));
-  return std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
+  return std::ranges::count_if(nodes, [&](cudaGraphNode_t node) {
+    if (GraphZeros::removes(stream.handle(), node)) return false;
     cudaGraphNodeType type{};
     C10_CUDA_CHECK(::cudaGraphNodeGetType(node, &type));
     return type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||

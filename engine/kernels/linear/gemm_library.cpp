@@ -24,6 +24,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/product_workspace.h"
+#include "engine/device/graph_zeros.h"
 #include "engine/kernels/linear/shipped_choices.h"
 
 namespace dstrain::ops {
@@ -62,6 +63,11 @@ cudaDataType_t library_type(c10::ScalarType type) {
 void require(const GemmKey& key, cublasStatus_t status) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(key, status);
 }
+
+struct Workspace {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
 
 /// A call in the library's words. It is column-major: our rows are its columns, so it multiplies
 /// out^T [n, m] = b^T a^T.
@@ -114,19 +120,22 @@ class Description {
     return algorithms;
   }
 
-  [[nodiscard]] bool runs(cublasLtHandle_t library, const cublasLtMatmulAlgo_t& algorithm) {
+  /// Bytes of workspace that the algorithm needs; nothing where it does not run.
+  [[nodiscard]] std::optional<std::size_t> needed(cublasLtHandle_t library,
+                                                  const cublasLtMatmulAlgo_t& algorithm) {
     cublasLtMatmulHeuristicResult_t result;
-    return cublasLtMatmulAlgoCheck(library, &product_, &b_, &a_, &out_, &out_, &algorithm,
-                                   &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= static_cast<std::size_t>(kProductWorkspace);
+    if (cublasLtMatmulAlgoCheck(library, &product_, &b_, &a_, &out_, &out_, &algorithm, &result) !=
+        CUBLAS_STATUS_SUCCESS)
+      return std::nullopt;
+    return result.workspaceSize;
   }
 
   [[nodiscard]] cublasStatus_t launch(cublasLtHandle_t library, const GemmCall& call,
-                                      const cublasLtMatmulAlgo_t& algorithm, void* workspace,
-                                      cudaStream_t stream) {
+                                      const cublasLtMatmulAlgo_t& algorithm,
+                                      const Workspace& workspace, cudaStream_t stream) {
     return cublasLtMatmul(library, &product_, &call.alpha, call.b, &b_, call.a, &a_, &call.beta,
-                          call.out, &out_, call.out, &out_, &algorithm, workspace,
-                          static_cast<std::size_t>(kProductWorkspace), stream);
+                          call.out, &out_, call.out, &out_, &algorithm, workspace.memory,
+                          workspace.bytes, stream);
   }
 
  private:
@@ -217,7 +226,7 @@ class Session {
       workspace = at::empty({kProductWorkspace},
                             at::TensorOptions(at::kByte).device(at::kCUDA, stream_.device_index()));
     }
-    workspace_ = workspace.mutable_data_ptr();
+    workspace_ = {workspace.mutable_data_ptr(), static_cast<std::size_t>(kProductWorkspace)};
   }
 
   [[nodiscard]] Device::Plan plan() {
@@ -239,7 +248,17 @@ class Session {
 
  private:
   [[nodiscard]] cublasStatus_t launch(const cublasLtMatmulAlgo_t& algorithm) {
-    return description_.launch(library_, call_, algorithm, workspace_, stream_.stream());
+    return description_.launch(library_, call_, algorithm, workspace_for(algorithm),
+                               stream_.stream());
+  }
+
+  /// In a graph, an algorithm that only counts its tiles has words of its own.
+  [[nodiscard]] Workspace workspace_for(const cublasLtMatmulAlgo_t& algorithm) {
+    if (!capturing()) return workspace_;
+    const std::optional<std::size_t> needed = description_.needed(library_, algorithm);
+    if (!needed || *needed == 0 || *needed > GraphZeros::kMaxPart) return workspace_;
+    void* const words = GraphZeros::take(stream_.stream());
+    return words == nullptr ? workspace_ : Workspace{words, *needed};
   }
 
   static Device::Plan first(const std::vector<cublasLtMatmulAlgo_t>& candidates) {
@@ -271,7 +290,8 @@ class Session {
     return {.algorithm = algorithm_of(choice), .time_s = choice.time_s};
   }
   [[nodiscard]] bool usable(const cublasLtMatmulAlgo_t& algorithm) {
-    return description_.runs(library_, algorithm);
+    const std::optional<std::size_t> needed = description_.needed(library_, algorithm);
+    return needed && *needed <= static_cast<std::size_t>(kProductWorkspace);
   }
   [[nodiscard]] bool usable(const GemmChoice& choice) { return usable(algorithm_of(choice)); }
 
@@ -334,7 +354,7 @@ class Session {
   cublasLtHandle_t library_;
   c10::cuda::CUDAStream stream_;
   Description description_;
-  void* workspace_ = nullptr;
+  Workspace workspace_;
 };
 
 }  // namespace
