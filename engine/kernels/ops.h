@@ -43,10 +43,15 @@ struct Measured {
 [[nodiscard]] at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias,
                                      Gelu kind);
 
-/// gelu(z + input_bias) weight^T (+ bias); z [M, F], weight [N, F] -> [M, N]. Saves z only; GELU's
-/// output is computed again for the weight's gradient.
+/// Whether backward reads a product's input as it is kept, or makes it again.
+enum class Keep { input, nothing };
+
+/// gelu(z + input_bias) weight^T (+ bias); z [M, F], weight [N, F] -> [M, N]. Saves z; GELU's
+/// output is computed again for the weight's gradient, unless `keep` says that it is saved, too
+/// (never in FP8, where its codes are made again at the same cost).
 [[nodiscard]] at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
-                                     Parameter& weight, Parameter* bias, Gelu kind);
+                                     Parameter& weight, Parameter* bias, Gelu kind,
+                                     Keep keep = Keep::nothing);
 
 /// (silu(gate) * up) weight^T, where gate_up [M, 2F] holds gate, then up, of each row; weight [N,
 /// F] -> [M, N]. Saves gate_up only; the product is computed again for the weight's gradient.

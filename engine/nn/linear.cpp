@@ -72,8 +72,10 @@ at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Ca
 at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias, ops::Gelu kind,
                                    const Call& call) {
   DSTRAIN_CHECK(has_bias_ && adapters_.empty(), parts_.at(0).name + ": no bias, or adapters");
-  if (!cut_.columns()) return ops::gelu_linear(z_MK, input_bias, weight_, &bias_, kind);
-  return with_bias(ops::summed_gelu_linear(z_MK, input_bias, weight_, kind, summing(call)));
+  if (!cut_.columns())
+    return ops::gelu_linear(z_MK, input_bias, weight_, &bias_, kind, call.hidden());
+  return with_bias(
+      ops::summed_gelu_linear(z_MK, input_bias, weight_, kind, summing(call), call.hidden()));
 }
 
 at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up, const Call& call) {
@@ -81,7 +83,7 @@ at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up, con
                 parts_.at(0).name + ": SwiGLU with a bias, or of cut columns");
   if (!has_adapters() && !gate_up.has_adapters())
     return ops::gated_linear(x_mD, gate_up.weight_, weight_,
-                             cut_.columns() ? summing(call) : nullptr);
+                             cut_.columns() ? summing(call) : nullptr, call.hidden());
   const at::Tensor gate_and_up = gate_up.forward_of_gathered(x_mD, call);
   if (has_adapters()) return forward(ops::swiglu(gate_and_up), call);
   const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_);

@@ -74,6 +74,7 @@ class Linear {
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
   [[nodiscard]] Parameter& weight() { return weight_; }
+  [[nodiscard]] const Parameter& weight() const { return weight_; }
   /// Null without a bias.
   [[nodiscard]] Parameter* bias() { return has_bias_ ? &bias_ : nullptr; }
 

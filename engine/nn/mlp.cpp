@@ -1,5 +1,7 @@
 #include "engine/nn/mlp.h"
 
+#include <utility>
+
 #include "engine/nn/gathered.h"
 
 namespace dstrain {
@@ -24,12 +26,15 @@ bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters
 
 std::vector<LayerCost> Mlp::layers(std::int64_t rows, int compute_bytes) const {
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
+  LayerCost down = down_.cost(rows, compute_bytes, !has_adapters());
+  const bool keepable = !has_adapters() && down_.weight().trainable && down.fp8_flops == 0;
   return {up_.cost(rows, compute_bytes),
           {.name = "GELU",
            .saved_bytes = hidden,  // its input
-           .made_again = has_adapters() ? 0 : hidden},
+           .made_again = has_adapters() ? 0 : hidden,
+           .hidden_bytes = keepable ? hidden : 0},
           // GELU's output only for adapters; the weight's gradient makes it again.
-          down_.cost(rows, compute_bytes, !has_adapters())};
+          std::move(down)};
 }
 
 Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {

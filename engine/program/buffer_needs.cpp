@@ -53,7 +53,7 @@ void BufferNeeds::block_needs(const Action& a, Needs& needs) const {
     return recomputed_[to_index(m) * cost_.blocks.size() + k];
   };
   const Need output_of_block = {output, a.block, -1, m, block.boundary_bytes()};
-  const Need saved_of_block = {saved, a.block, -1, m, block.saved_bytes};
+  const Need saved_of_block = {saved, a.block, -1, m, saved_bytes(block, program_)};
   for (const int g : block.groups) {
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
     if (layout_.gathered_into_slot(g)) {

@@ -162,7 +162,7 @@ void Checker::collectives(int i) {
   Bytes workspace = 0;
   if (runs_block(a.kind)) {
     const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;
-    workspace = workspace_of(a.kind, cost_.blocks[to_index(a.block)], keeps);
+    workspace = workspace_of(a.kind, cost_.blocks[to_index(a.block)], keeps, program_.keeps_hidden);
   } else if (a.kind == ActionKind::update) {
     workspace = layout_.groups[to_index(a.group)].matrix_workspace;
   }

@@ -49,6 +49,7 @@ struct LayerCost {
   Flops forward_flops = 0;
   Bytes saved_bytes = 0;
   Bytes made_again = 0;    ///< not saved, but computed again in backward, in one pass with others
+  Bytes hidden_bytes = 0;  ///< as BlockCost::hidden_bytes
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
   Flops fp8_flops = 0;     ///< of forward: in FP8
@@ -61,6 +62,7 @@ struct LayerCost {
     forward_flops += other.forward_flops;
     saved_bytes += other.saved_bytes;
     made_again += other.made_again;
+    hidden_bytes += other.hidden_bytes;
     weight_flops += other.weight_flops;
     held_bytes += other.held_bytes;
     fp8_flops += other.fp8_flops;
@@ -93,6 +95,10 @@ struct BlockCost {
   Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
   Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
   Bytes made_again = 0;   ///< moved as if it was saved, but computed again in backward
+  /// Outputs of activation functions that backward writes once more, or does not where
+  /// ProgramOptions::keep_hidden has them saved.
+  Bytes hidden_bytes = 0;
+  Bytes hidden_workspace = 0;  ///< less in backward_workspace then
   // Of a backward in two parts.
   Flops weight_flops = 0;  ///< gradients of the matrices, a part of backward
   Bytes held_bytes = 0;    ///< kept from the first part to the second; 0: it stays whole
@@ -124,6 +130,7 @@ struct BlockCost {
     forward_flops = sum.forward_flops;
     saved_bytes = sum.saved_bytes;
     made_again = sum.made_again;
+    hidden_bytes = sum.hidden_bytes;
     fp8_flops = sum.fp8_flops;
     attention_flops = sum.attention_flops;
     forward_traffic = sum.forward_traffic;

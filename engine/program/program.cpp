@@ -261,13 +261,20 @@ Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelC
   return kind == ActionKind::backward ? flops : flops - own.weight_flops;
 }
 
-Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
+Bytes saved_bytes(const BlockCost& block, const Program& program) {
+  return block.saved_bytes + (program.keeps_hidden ? block.hidden_bytes : 0);
+}
+
+Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps, bool keeps_hidden) {
   using enum ActionKind;
   // Without a backward, what autograd would save is freed as the forward goes on.
   if (kind == forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
   // The gradient of the block's output is already there.
   if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
-  if (runs_backward(kind)) return block.backward_workspace + block.boundary_bytes();
+  if (runs_backward(kind)) {
+    return block.backward_workspace - (keeps_hidden ? block.hidden_workspace : 0) +
+           block.boundary_bytes();
+  }
   return 0;
 }
 

@@ -167,9 +167,10 @@ struct Program {
   std::vector<Action> actions;
   std::vector<Buffer> buffers;
   int micro_batches = 1;
-  int coordinate = 0;        ///< of the rank on the pipeline axis
-  bool peer_copies = false;  ///< ProgramOptions::peer_copies
-  Bytes input_memory = 0;    ///< ProgramOptions::input_memory
+  int coordinate = 0;         ///< of the rank on the pipeline axis
+  bool peer_copies = false;   ///< ProgramOptions::peer_copies
+  Bytes input_memory = 0;     ///< ProgramOptions::input_memory
+  bool keeps_hidden = false;  ///< ProgramOptions::keep_hidden
 
   /// Indices of the buffers of one role, in order.
   [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
@@ -195,6 +196,8 @@ struct ProgramOptions {
   /// Data ranks on GPUs of one host gather and reduce by copies between their memories.
   bool peer_copies = false;
   Bytes input_memory = 0;  ///< of the device, by what decodes images on it
+  /// Blocks save what they else compute again in one pass with others (BlockCost::hidden_bytes).
+  bool keep_hidden = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
@@ -237,9 +240,13 @@ struct ProgramOptions {
 [[nodiscard]] Flops block_flops(ActionKind kind, int block, const Layout& layout,
                                 const ModelCost& cost);
 
+/// Bytes of the saved tensors of a block of `program`.
+[[nodiscard]] Bytes saved_bytes(const BlockCost& block, const Program& program);
+
 /// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
-/// a forward writes the saved tensors.
-[[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps);
+/// a forward writes the saved tensors; `keeps_hidden`: as the program's.
+[[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps,
+                                 bool keeps_hidden = false);
 
 /// Bytes of untrained tensors of block `block` and of their averages.
 [[nodiscard]] Bytes block_state_bytes(int block, const Layout& layout, const ModelCost& cost);

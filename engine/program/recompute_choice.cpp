@@ -55,8 +55,15 @@ RecomputeChoice choose_recompute(const Layout& layout, const ModelCost& cost,
     return peak_memory(training_program(layout, cost, tried, coordinate)).total() + limit.fixed;
   };
   RecomputeChoice choice{.blocks = std::vector<bool>(cost.blocks.size()), .limit = limit.bytes};
-  choice.needed = choice.needed_without = needed(choice.blocks);
   const auto fits = [&] { return choice.needed <= limit.bytes; };
+  if (limit.bytes > 0 && options.keep_hidden) {
+    choice.needed = choice.needed_without = needed(choice.blocks);
+    choice.keep_hidden =
+        static_cast<double>(choice.needed) <= kHiddenShare * static_cast<double>(limit.bytes);
+    if (choice.keep_hidden) return choice;
+  }
+  tried.keep_hidden = false;
+  choice.needed = choice.needed_without = needed(choice.blocks);
   if (limit.bytes == 0 || fits()) return choice;
   std::vector<std::size_t> chosen;
   for (const std::size_t block : candidates(layout, cost, coordinate)) {
@@ -81,8 +88,13 @@ std::string describe(const RecomputeChoice& choice) {
   if (choice.limit == 0) return "none, as no limit of the memory is known (memory.limit sets one)";
   const std::string of = " of " + format_bytes(choice.limit);
   const auto count = std::ranges::count(choice.blocks, true);
-  if (count == 0 && choice.needed <= choice.limit)
-    return "none, as the plan needs " + format_bytes(choice.needed) + of;
+  if (count == 0 && choice.needed <= choice.limit) {
+    return fmt::format(
+               "{}, as the plan needs {}",
+               choice.keep_hidden ? "none, and outputs of activation functions are kept" : "none",
+               format_bytes(choice.needed)) +
+           of;
+  }
   const std::string blocks = fmt::format("{} of {} blocks", count, choice.blocks.size() - 1);
   if (choice.needed > choice.limit)
     return blocks + ", and the plan still needs " + format_bytes(choice.needed) + of;

@@ -236,6 +236,7 @@ double Simulator::block_bytes(const Action& action) const {
   Bytes bytes = block.saved_bytes + block.made_again + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
   if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients
+  if (runs_backward(action.kind) && program_.keeps_hidden) bytes -= block.hidden_bytes;
   for (const int group : block.groups) {
     const bool trains = runs_backward(action.kind) && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *
@@ -450,7 +451,7 @@ Simulation Simulator::report(Playback playback) {
   result_.ledger.products = product_memory(cost_, machine_);
   result_.ledger.fixed = fixed_memory(program_, layout_, cost_, machine_);
   for (const BlockCost& block : cost_.blocks) {
-    result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
+    result_.activations_by_block.push_back(saved_bytes(block, program_) + block.boundary_bytes());
   }
   for (const Action& action : program_.actions) count(action);
   result_.step_s = playback.step_s;

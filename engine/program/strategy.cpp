@@ -31,21 +31,32 @@ int moment_bytes(const Recipe& recipe, OptimizerName name) {
   return static_cast<int>(optimizer_row(name).moments.size()) * width;
 }
 
-/// What the coordinates choose for their blocks, with the memory of the fullest.
+/// What the coordinates choose for their blocks, with the memory of the fullest. Outputs of
+/// activation functions are kept where that fits everywhere.
 RecomputeChoice choose_on_all(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
                               const ProgramOptions& options, const Machine& machine) {
-  RecomputeChoice all{.blocks = std::vector<bool>(cost.blocks.size())};
+  RecomputeChoice all{.blocks = std::vector<bool>(cost.blocks.size()),
+                      .keep_hidden = options.keep_hidden};
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
     const Program plain = training_program(layout, cost, options, c);
     const RecomputeChoice own = choose_recompute(
         layout, cost, options, memory_limit(recipe, plain, layout, cost, machine), c);
     for (std::size_t b = 0; b < own.blocks.size(); ++b)
       all.blocks[b] = all.blocks[b] || own.blocks[b];
+    all.keep_hidden = all.keep_hidden && own.keep_hidden;
     all.limit = own.limit;
     all.needed = std::max(all.needed, own.needed);
     all.needed_without = std::max(all.needed_without, own.needed_without);
   }
-  return all;
+  if (all.keep_hidden == options.keep_hidden) return all;
+  ProgramOptions others = options;
+  others.keep_hidden = false;
+  return choose_on_all(recipe, layout, cost, others, machine);
+}
+
+bool has_hidden(const ModelCost& cost) {
+  return std::ranges::any_of(cost.blocks,
+                             [](const BlockCost& block) { return block.hidden_bytes > 0; });
 }
 
 void at_least_a_block_per_rank(const ModelCost& cost, int pipeline) {
@@ -268,8 +279,10 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
   std::optional<RecomputeChoice> choice;
   if (recipe.memory.recompute == Recompute::automatic) {
+    options.keep_hidden = has_hidden(cost);
     choice = choose_on_all(recipe, layout, cost, options, machine);
     options.recompute = choice->blocks;
+    options.keep_hidden = choice->keep_hidden;
   }
   auto training =
       make_line(layout, cost, [&](int c) { return training_program(layout, cost, options, c); });

@@ -118,6 +118,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
   context_.label_smoothing = options.optimizer.label_smoothing;
   context_.totals = sums_.narrow(0, kTotals, kNumTotals);
+  context_.keep_hidden = strategy.training.keeps_hidden;
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
   for (auto& [channel, ranks] : communicators) {

@@ -321,8 +321,11 @@ void describe(ZeroConfig& c, Visitor& v) {
 }
 
 void describe(MemoryConfig& c, Visitor& v) {
-  v.field("recompute", c.recompute,
-          {.text = "Activations that are computed again in the backward pass instead of kept."});
+  v.field(
+      "recompute", c.recompute,
+      {.text = "Activations that are computed again in the backward pass instead of kept: none, "
+               "those of all blocks, or (auto) of as few as fit the memory. With auto, outputs "
+               "of GELU and SwiGLU, which are always made again else, are kept where they fit."});
   v.field("limit", c.limit,
           {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
                    "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",

@@ -113,8 +113,9 @@ TEST_CASE("gelu_linear equals the linear map of bias_gelu bit for bit", "[kernel
   const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
   const bool weight_frozen = GENERATE(false, true), bias_frozen = GENERATE(false, true),
              with_bias = GENERATE(false, true), fp8 = GENERATE(false, true);
+  const auto keep = GENERATE(ops::Keep::nothing, ops::Keep::input);
   if (fp8 && dtype == at::kFloat) return;
-  CAPTURE(c10::toString(dtype), weight_frozen, bias_frozen, with_bias, fp8);
+  CAPTURE(c10::toString(dtype), weight_frozen, bias_frozen, with_bias, fp8, keep);
   const auto gradients = [&](bool fused) {
     test::Random random(6);
     const at::Tensor z = leaf(random({16, 32}, dtype)), dy = random({16, 48}, dtype);
@@ -124,7 +125,7 @@ TEST_CASE("gelu_linear equals the linear map of bias_gelu bit for bit", "[kernel
     if (weight_frozen) freeze(weight);
     if (bias_frozen) freeze(input_bias), freeze(bias);
     Parameter* own = with_bias ? &bias : nullptr;
-    const at::Tensor y = fused ? ops::gelu_linear(z, input_bias, weight, own, kind)
+    const at::Tensor y = fused ? ops::gelu_linear(z, input_bias, weight, own, kind, keep)
                                : ops::linear(ops::bias_gelu(z, input_bias, kind), weight, own);
     y.backward(dy);
     return std::vector<at::Tensor>{y.detach(), z.grad(), input_bias.gradient, weight.gradient,
@@ -181,7 +182,8 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
              train_down = GENERATE(false, true), input = GENERATE(false, true);
   // 24 inputs of the second product are too few for FP8.
   const std::int64_t hidden = GENERATE(32, 24);
-  CAPTURE(c10::toString(dtype), fp8, train_both, train_down, input, hidden);
+  const auto keep = GENERATE(ops::Keep::nothing, ops::Keep::input);
+  CAPTURE(c10::toString(dtype), fp8, train_both, train_down, input, hidden, keep);
   if (!train_both && !train_down && !input) return;
   const auto run = [&](bool in_one) {
     test::Random random(8);
@@ -192,7 +194,7 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
     both.fp8 = down.fp8 = fp8;
     if (!train_both) freeze(both);
     if (!train_down) freeze(down);
-    const at::Tensor y = in_one ? ops::gated_linear(x, both, down)
+    const at::Tensor y = in_one ? ops::gated_linear(x, both, down, nullptr, keep)
                                 : ops::swiglu_linear(ops::linear(x, both, nullptr), down);
     y.backward(dy);
     return std::vector<at::Tensor>{y.detach(), x.grad(), both.gradient, down.gradient};

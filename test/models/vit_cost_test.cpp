@@ -29,7 +29,8 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
   Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = vit_batch(model, 6);
-  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  BlockContext context{.totals = at::zeros({kNumTotals})};
+  context.keep_hidden = GENERATE(false, true);
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   Tensors before;
@@ -40,7 +41,8 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
     (void)memory.take_peak();
     const std::int64_t start = memory.live();
     test::BlockRun run = test::run_forward(*block, before, batch, context);
-    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
+    const Bytes hidden = context.keep_hidden ? cost.hidden_bytes : 0;
+    CHECK(memory.live() - start == cost.saved_bytes + hidden + cost.boundary_bytes());
     REQUIRE(run.output.size() == cost.boundary.size());
     for (std::size_t t = 0; t < run.output.size(); ++t) {
       CHECK(run.output[t].sizes() == at::IntArrayRef(cost.boundary[t].shape));
@@ -84,23 +86,25 @@ TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = vit_batch(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
+  const BlockContext context{.keep_hidden = GENERATE(false, true)};
   const Tensors stem = test::run_forward(*model.blocks[0], {}, batch, {}).output;
   const BlockCost cost = model.blocks[1]->cost(shape);
 
   test::LiveBytes memory;
   (void)memory.take_peak();
-  test::BlockRun run = test::run_forward(*model.blocks[1], stem, batch, {});
+  test::BlockRun run = test::run_forward(*model.blocks[1], stem, batch, context);
   // On a CPU the GELU adds its bias in a tensor of its own.
   const Bytes biased = Bytes{8} * 65 * config.mlp_width * 4;
-  CHECK(memory.take_peak() <=
-        cost.saved_bytes + cost.boundary_bytes() + cost.forward_workspace + biased);
+  CHECK(memory.take_peak() <= cost.saved_bytes + (context.keep_hidden ? cost.hidden_bytes : 0) +
+                                  cost.boundary_bytes() + cost.forward_workspace + biased);
   // As the layer above returns them: one tensor for both.
   const at::Tensor gradient = at::ones_like(run.output[0]);
   const Tensors input_gradients = test::run_backward(run, {gradient, gradient});
   // ATen's attention on a CPU and fp32 gradients of small parameters come on top; they do not grow
   // with the batch.
   const Bytes cpu_only = Bytes{1} << 20;
-  CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);
+  const Bytes less = context.keep_hidden ? cost.hidden_workspace : 0;
+  CHECK(memory.take_peak() <= cost.backward_workspace - less + cpu_only);
 }
 
 TEST_CASE("the cost of a model counts its multiply-adds", "[models][cost]") {

@@ -41,6 +41,35 @@ TEST_CASE("nothing is recomputed where the plan fits or no limit is known", "[re
   CHECK(count_true(choose_recompute(c.layout, c.cost, c.options, outside).blocks) == 1);
 }
 
+TEST_CASE("outputs of activation functions are kept only where that fits", "[recompute]") {
+  Case c = vit_like(3, 4, 2);
+  for (BlockCost& block : c.cost.blocks) block.hidden_bytes = block.saved_bytes / 4;
+  const Bytes whole = peak(c, {});
+  c.options.keep_hidden = true;
+  const Bytes with_hidden = peak(c, {});
+  CHECK(with_hidden > whole + c.cost.blocks[1].hidden_bytes);
+  const Program program = training_program(c.layout, c.cost, c.options);
+  CHECK(check(program, c.layout, c.cost).empty());
+  CHECK(program.keeps_hidden);
+  CHECK_FALSE(evaluation_program(c.layout, c.cost, c.options).keeps_hidden);
+
+  const auto choice = [&](Bytes limit) {
+    return choose_recompute(c.layout, c.cost, c.options, {.bytes = limit});
+  };
+  const auto enough = static_cast<Bytes>(static_cast<double>(with_hidden) / kHiddenShare) + 1;
+  CHECK(choice(enough).keep_hidden);
+  CHECK(choice(enough).needed == with_hidden);
+  CHECK(describe(choice(enough)).find("outputs of activation functions are kept") !=
+        std::string::npos);
+  CHECK_FALSE(choice(enough - 2).keep_hidden);
+  CHECK(choice(enough - 2).needed == whole);
+  CHECK(count_true(choice(enough - 2).blocks) == 0);
+  CHECK(count_true(choice(whole - 1).blocks) == 1);
+  CHECK_FALSE(choice(0).keep_hidden);
+  c.options.keep_hidden = false;
+  CHECK_FALSE(choice(enough).keep_hidden);
+}
+
 TEST_CASE("equal layers are recomputed from the first on, one for each that does not fit",
           "[recompute]") {
   const Case c = vit_like(0, 1, 1);

@@ -101,12 +101,13 @@ struct BiasGelu : torch::autograd::Function<BiasGelu> {
 struct GeluLinear : torch::autograd::Function<GeluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* input_bias,
-                            Parameter* weight, Parameter* bias, bool tanh, Communicator* summed) {
+                            Parameter* weight, Parameter* bias, bool tanh, Communicator* summed,
+                            Keep keeping) {
     const at::Tensor z = dense(input);
     context->saved_data["tanh"] = tanh;
     const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias,
-                                          Keep::nothing, {.summed = summed});
-    context->save_for_backward({z, out.scale, out.weight_scale});
+                                          keep_hidden(keeping, *weight, z), {.summed = summed});
+    context->save_for_backward({z, out.scale, out.weight_scale, out.kept});
     keep(context, "input_bias", input_bias);
     keep(context, "weight", weight);
     keep(context, "bias", bias);
@@ -121,13 +122,14 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
     const RankedGradient dy =
         gradient_of_sum(grads[0], weight, kept_or_null(context, "bias"), /*for_input=*/true,
                         saved[2], kept_ranks_or_null(context));
-    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input,
-                                             kind_of(context), weight.trainable);
-    at::Tensor& y = gradients.y;
+    const bool again = weight.trainable && !saved[3].defined();
+    GeluGradients gradients =
+        gelu_gradients(z, kept(context, "input_bias"), dy.input, kind_of(context), again);
+    at::Tensor y = again ? gradients.y : saved[3];
     if (y.defined() && scale.defined())
       y = quantize(y, kernels::Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
     dy.output.add_to_parameters(y, scale);
-    return {gradients.z, {}, {}, {}, {}, {}, {}};
+    return {gradients.z, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -142,27 +144,27 @@ at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
 namespace {
 
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
-                       Parameter* bias, Gelu kind, Communicator* summed) {
+                       Parameter* bias, Gelu kind, Communicator* summed, Keep keep) {
   check_linear(z_MF, weight, bias);
-  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
-                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
-                            shape_of(input_bias.value)));
+  DSTRAIN_CHECK(
+      value_of(input_bias, z_MF).numel() == z_MF.size(1),
+      fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
-                           kind == Gelu::tanh, summed);
+                           kind == Gelu::tanh, summed, keep);
 }
 
 }  // namespace
 
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
-                       Parameter* bias, Gelu kind) {
-  return gelu_linear(z_MF, input_bias, weight, bias, kind, nullptr);
+                       Parameter* bias, Gelu kind, Keep keep) {
+  return gelu_linear(z_MF, input_bias, weight, bias, kind, nullptr, keep);
 }
 
 at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
-                              Gelu kind, Communicator* ranks) {
-  return gelu_linear(z_MF, input_bias, weight, nullptr, kind, others(ranks));
+                              Gelu kind, Communicator* ranks, Keep keep) {
+  return gelu_linear(z_MF, input_bias, weight, nullptr, kind, others(ranks), keep);
 }
 
 }  // namespace dstrain::ops

@@ -19,6 +19,7 @@ using torch::autograd::variable_list;
 /// What backward needs of the activation.
 struct Activated {
   at::Tensor gate_up;       ///< its input [M, 2F]
+  at::Tensor hidden;        ///< its output; undefined: to be made again
   at::Tensor scale;         ///< of its output's codes; undefined in the compute dtype
   at::Tensor weight_scale;  ///< of the weight behind it, likewise
 };
@@ -34,8 +35,9 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
   const bool in_codes = kept.scale.defined() && runs_in_fp8(gate_up, kept.gate_up) &&
                         (for_input || gate_up.trainable);
   if (!in_codes) {
-    SwigluGradients plain = swiglu_gradients(kept.gate_up, dh, down.trainable);
-    at::Tensor& h = plain.h;
+    const bool again = down.trainable && !kept.hidden.defined();
+    const SwigluGradients plain = swiglu_gradients(kept.gate_up, dh, again);
+    at::Tensor h = again ? plain.h : kept.hidden;
     if (h.defined() && kept.scale.defined())
       h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, {.scale = kept.scale}).columns;
     if (h.defined()) from_output.add_to_parameters(h, kept.scale);
@@ -51,14 +53,15 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
 struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, const Known& known,
-                            Parameter* gate_up, Parameter* down, Communicator* ranks) {
+                            Parameter* gate_up, Parameter* down, Communicator* ranks,
+                            Keep keeping) {
     const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr,
                                            Keep::input, {.gathered = ranks});
     const at::Tensor maxima = maxima_for(*down, both.y);
     const LinearOutput out = apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr,
-                                          Keep::nothing, {.summed = ranks});
+                                          keep_hidden(keeping, *down, both.y), {.summed = ranks});
     context->save_for_backward(
-        {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale});
+        {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale, out.kept});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
     keep_ranks(context, ranks);
@@ -70,24 +73,30 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const bool for_input = context->needs_input_grad(0);
     auto* const ranks = kept_ranks_or_null(context);
     const LinearGradient dy = through_activation(
-        grads[0], {.gate_up = saved[2], .scale = saved[3], .weight_scale = saved[5]},
+        grads[0],
+        {.gate_up = saved[2], .hidden = saved[6], .scale = saved[3], .weight_scale = saved[5]},
         kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
-    return {
-        add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks), {}, {}, {}, {}, {}};
+    return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks),
+            {},
+            {},
+            {},
+            {},
+            {},
+            {}};
   }
 };
 
 }  // namespace
 
 at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down,
-                        Communicator* ranks) {
+                        Communicator* ranks, Keep keep) {
   const at::Tensor& x = x_MD.rows;
   check_linear(x, gate_up, nullptr);
   DSTRAIN_CHECK(matrix_of(gate_up, x).size(0) == 2 * matrix_of(down, x).size(1),
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
   return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),
-                            Known{.maxima = x_MD.maxima}, &gate_up, &down, others(ranks));
+                            Known{.maxima = x_MD.maxima}, &gate_up, &down, others(ranks), keep);
 }
 
 }  // namespace dstrain::ops

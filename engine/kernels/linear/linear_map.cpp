@@ -72,6 +72,10 @@ void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter
            {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
 }
 
+Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x) {
+  return runs_in_fp8(weight, x) ? Keep::nothing : keep;
+}
+
 LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
   LinearOutput out = empty_output(x.rows, x.rows.size(0), weight, bias);
   const bool keep_x = weight.trainable && keep == Keep::input;

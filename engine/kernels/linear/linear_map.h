@@ -26,8 +26,8 @@ struct LinearOutput {
   at::Tensor weight_scale = {};  ///< of the weight, likewise
 };
 
-/// Whether backward reads x as it is kept, or makes it again.
-enum class Keep { input, nothing };
+/// `keep` where products with the weight are not in FP8, else Keep::nothing.
+[[nodiscard]] Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x);
 
 /// y = x weight^T (+ bias); x is dense. y carries what is needed of its gradient.
 [[nodiscard]] LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,

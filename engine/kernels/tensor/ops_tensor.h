@@ -36,7 +36,8 @@ namespace dstrain::ops {
 
 /// The same of gelu_linear without a bias behind it: z [M, F] -> [m, N].
 [[nodiscard]] at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
-                                            Parameter& weight, Gelu kind, Communicator* ranks);
+                                            Parameter& weight, Gelu kind, Communicator* ranks,
+                                            Keep keep = Keep::nothing);
 
 /// The part's rows of what all ranks have: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor own_rows(const at::Tensor& x, const AxisPart& part);

@@ -72,7 +72,7 @@ int Activations::take(BufferRole role, int block, int micro_batch) {
   int id = -1;
   if (empty.empty()) {
     const BlockCost& cost = writer_.cost.blocks[to_index(block)];
-    const Bytes bytes = role == BufferRole::saved  ? cost.saved_bytes
+    const Bytes bytes = role == BufferRole::saved  ? saved_bytes(cost, writer_.program)
                         : role == BufferRole::held ? cost.held_bytes
                                                    : cost.boundary_bytes();
     id = writer_.add_buffer(role, block, bytes, 1);

@@ -152,7 +152,8 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   action.lane = writer_.lane_of(visit.micro_batch);
   if (kind != ActionKind::recompute) follow(kind, action);
   const bool keeps = writer_.program.find(action.writes, BufferRole::saved) >= 0;
-  action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps);
+  action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps,
+                                  writer_.program.keeps_hidden);
   batches_.wait(visit.micro_batch, action);
   parameters_.wait(visit.block, action);
   transfers_.wait(BufferRole::output, visit.block - 1, visit.micro_batch, action);

@@ -38,6 +38,7 @@ struct Writer {
     program.kind = kind;
     program.micro_batches = options.micro_batches;
     program.coordinate = coordinate;
+    program.keeps_hidden = options.keep_hidden && training();
   }
 
   int add(ActionKind kind, Action action) {
