@@ -434,6 +434,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"zero_stage", plan.zero_stage},
       {"recompute", num_recomputed(strategy) > 0},
       {"recomputed_blocks", num_recomputed(strategy)},
+      {"keeps_hidden", strategy.training.keeps_hidden},
       {"batch",
        {{"global", batch.global},
         {"data_ranks", batch.data_ranks},

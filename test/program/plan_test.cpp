@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -73,6 +75,37 @@ TEST_CASE("a plan that does not fit says so", "[plan]") {
   small.device_memory = Bytes{4} << 30;
   CHECK(planned(0, 1, 512).text(small).find("4.00 GiB on h200: DOES NOT FIT") != std::string::npos);
   CHECK(planned(0, 1, 512).text().find("139.80 GiB on h200: fits") != std::string::npos);
+}
+
+TEST_CASE("auto keeps outputs of activation functions on all stages or on none", "[plan]") {
+  Planned p = planned(0, 2, 512);
+  p.recipe.parallel.pipeline = GENERATE(1, 2);
+  p.recipe.memory.recompute = Recompute::automatic;
+  const Strategy without = p.strategy();
+  CHECK_FALSE(without.training.keeps_hidden);
+  // Of some blocks alone, which a stage may not have.
+  for (std::size_t b = 1; b < 5; ++b)
+    p.cost.blocks[b].hidden_bytes = p.cost.blocks[b].saved_bytes / 2;
+  const Strategy with = p.strategy();
+  const auto peak = [](const Strategy& s, std::size_t stage) {
+    return peak_memory(s.line.at(stage)).total();
+  };
+  for (std::size_t stage = 0; stage < with.line.size(); ++stage) {
+    CHECK(with.line[stage].keeps_hidden);
+    CHECK(peak(with, stage) >= peak(without, stage));
+  }
+  CHECK(peak(with, 0) > peak(without, 0));
+  CHECK(with.recompute->keep_hidden);
+  CHECK(with.hash != without.hash);
+  const PlanReport report = make_plan("example", p.recipe, with, p.cost, h200());
+  CHECK(nlohmann::json::parse(plan_json(report, with, p.cost))["keeps_hidden"] == true);
+  CHECK(simulate(with.line[0], with.layout, p.cost, h200()).step_s <
+        simulate(without.line[0], without.layout, p.cost, h200()).step_s);
+
+  p.recipe.memory.limit = std::ldexp(static_cast<double>(with.recompute->needed), -30);
+  const Strategy tight = p.strategy();
+  for (const Program& program : tight.line) CHECK_FALSE(program.keeps_hidden);
+  CHECK(std::ranges::count(tight.recompute->blocks, true) == 0);
 }
 
 TEST_CASE("the JSON plan holds the numbers of the simulation", "[plan]") {
