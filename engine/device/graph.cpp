@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/device/graph_nodes.h"
 #include "engine/device/graph_zeros.h"
 
 namespace dstrain {
@@ -51,12 +52,10 @@ std::int64_t Graph::captured_work(const Stream& stream) {
   C10_CUDA_CHECK(::cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream.handle()), &status,
                                             &id, &graph, nullptr, nullptr, nullptr));
   if (status != cudaStreamCaptureStatusActive) return 0;
-  std::size_t count = 0;
-  C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nodes.data(), &count));
+  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  const GraphZeros* const zeros = GraphZeros::of(stream.handle());
   return std::ranges::count_if(nodes, [&](cudaGraphNode_t node) {
-    if (GraphZeros::removes(stream.handle(), node)) return false;
+    if (zeros != nullptr && zeros->removes(node)) return false;
     cudaGraphNodeType type{};
     C10_CUDA_CHECK(::cudaGraphNodeGetType(node, &type));
     return type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/graph_nodes.h"
+
 namespace dstrain {
 namespace {
 
@@ -87,14 +89,14 @@ void* GraphZeros::take(void* stream) {
   return part;
 }
 
-bool GraphZeros::removes(void* stream, void* node) {
+const GraphZeros* GraphZeros::of(void* stream) {
   const std::uint64_t capture = capture_of(stream);
   const std::lock_guard lock(captures().mutex);
   const auto found = captures().zeros.find(capture);
-  return found != captures().zeros.end() && found->second->is_fill_of_part(node);
+  return found == captures().zeros.end() ? nullptr : found->second;
 }
 
-bool GraphZeros::is_fill_of_part(void* node) const {
+bool GraphZeros::removes(void* node) const {
   auto* const handle = static_cast<cudaGraphNode_t>(node);
   cudaGraphNodeType type{};
   C10_CUDA_CHECK(::cudaGraphNodeGetType(handle, &type));
@@ -109,12 +111,8 @@ bool GraphZeros::is_fill_of_part(void* node) const {
 
 void GraphZeros::remove_fills(void* graph) const {
   auto* const handle = static_cast<cudaGraph_t>(graph);
-  std::size_t count = 0;
-  C10_CUDA_CHECK(::cudaGraphGetNodes(handle, nullptr, &count));
-  Nodes nodes(count);
-  C10_CUDA_CHECK(::cudaGraphGetNodes(handle, nodes.data(), &count));
-  for (cudaGraphNode_t node : nodes) {
-    if (is_fill_of_part(node)) remove(handle, node);
+  for (cudaGraphNode_t node : nodes_of(handle)) {
+    if (removes(node)) remove(handle, node);
   }
 }
 

@@ -30,16 +30,15 @@ class GraphZeros {
   /// capture, and where all are given away.
   [[nodiscard]] static void* take(void* stream);
 
-  /// Whether `node` (a cudaGraphNode_t) of the capture on `stream` is a fill that remove_fills
-  /// takes out.
-  [[nodiscard]] static bool removes(void* stream, void* node);
+  /// Those of the capture under way on `stream`; null where there is none.
+  [[nodiscard]] static const GraphZeros* of(void* stream);
+  /// Whether `node` (a cudaGraphNode_t) is a fill that remove_fills takes out.
+  [[nodiscard]] bool removes(void* node) const;
 
   /// Takes out of `graph` (a cudaGraph_t, not instantiated yet) all fills of parts.
   void remove_fills(void* graph) const;
 
  private:
-  [[nodiscard]] bool is_fill_of_part(void* node) const;
-
   at::Tensor memory_;
   std::uint64_t capture_ = 0;  ///< as the driver numbers it
   std::size_t taken_ = 0;

@@ -20,13 +20,11 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) co
             down = down_.cost(rows, compute_bytes, true);
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
   LayerCost swiglu{.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
-  if (!down_.has_adapters() && !gate_up_.has_adapters() && down_.weight().trainable &&
-      down.fp8_flops == 0)
-    swiglu.hidden_bytes = hidden;
-  if (gate_up.fp8_flops > 0 && down.fp8_flops > 0 && !down_.has_adapters() &&
-      !gate_up_.has_adapters()) {
-    // One operator (ops::gated_linear): the product's largest values come with it, its codes by
-    // columns and those of the gradients of gate and up are written by the kernel that makes these.
+  const bool one_operator = !down_.has_adapters() && !gate_up_.has_adapters();
+  if (one_operator && down_.weight().trainable && down.fp8_flops == 0) swiglu.hidden_bytes = hidden;
+  if (one_operator && gate_up.fp8_flops > 0 && down.fp8_flops > 0) {
+    // In ops::gated_linear the product's largest values come with it, its codes by columns and those
+    // of the gradients of gate and up are written by the kernel that makes these.
     const std::int64_t elements = rows * mlp_width_;
     down.forward_traffic = elements * (compute_bytes + 1);
     gate_up.backward_traffic = 0;

@@ -89,11 +89,9 @@ std::string describe(const RecomputeChoice& choice) {
   const std::string of = " of " + format_bytes(choice.limit);
   const auto count = std::ranges::count(choice.blocks, true);
   if (count == 0 && choice.needed <= choice.limit) {
-    return fmt::format(
-               "{}, as the plan needs {}",
-               choice.keep_hidden ? "none, and outputs of activation functions are kept" : "none",
-               format_bytes(choice.needed)) +
-           of;
+    return fmt::format("none{}, as the plan needs {}{}",
+                       choice.keep_hidden ? ", and outputs of activation functions are kept" : "",
+                       format_bytes(choice.needed), of);
   }
   const std::string blocks = fmt::format("{} of {} blocks", count, choice.blocks.size() - 1);
   if (choice.needed > choice.limit)

@@ -235,8 +235,10 @@ double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.made_again + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
-  if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients
-  if (runs_backward(action.kind) && program_.keeps_hidden) bytes -= block.hidden_bytes;
+  if (runs_backward(action.kind)) {
+    bytes *= 2;  // values and their gradients
+    if (program_.keeps_hidden) bytes -= block.hidden_bytes;
+  }
   for (const int group : block.groups) {
     const bool trains = runs_backward(action.kind) && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *

@@ -11,7 +11,7 @@ namespace dstrain {
 namespace {
 
 using namespace augment_math;
-constexpr int kBlock = 256, kMostBlocksPerImage = 16;
+constexpr int kBlock = 256, kMaxBlocksPerImage = 16;
 
 template <class T>
 __device__ T convert(float value);
@@ -59,7 +59,7 @@ __global__ void augment_kernel(const ImageAugment a, T* out, int blocks_per_imag
 template <class T>
 void launch(const ImageAugment& args, void* out, cudaStream_t stream) {
   const int blocks_per_image =
-      std::min((args.size * args.size + kBlock - 1) / kBlock, kMostBlocksPerImage);
+      std::min((args.size * args.size + kBlock - 1) / kBlock, kMaxBlocksPerImage);
   const auto blocks = static_cast<unsigned>(args.batch * blocks_per_image);
   augment_kernel<T><<<blocks, kBlock, 0, stream>>>(args, static_cast<T*>(out), blocks_per_image);
 }
