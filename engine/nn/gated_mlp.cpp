@@ -23,8 +23,8 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) co
   const bool one_operator = !down_.has_adapters() && !gate_up_.has_adapters();
   if (one_operator && down_.weight().trainable && down.fp8_flops == 0) swiglu.hidden_bytes = hidden;
   if (one_operator && gate_up.fp8_flops > 0 && down.fp8_flops > 0) {
-    // In ops::gated_linear the product's largest values come with it, its codes by columns and those
-    // of the gradients of gate and up are written by the kernel that makes these.
+    // In ops::gated_linear the product's largest values come with it, its codes by columns and
+    // those of the gradients of gate and up are written by the kernel that makes these.
     const std::int64_t elements = rows * mlp_width_;
     down.forward_traffic = elements * (compute_bytes + 1);
     gate_up.backward_traffic = 0;
