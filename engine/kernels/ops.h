@@ -46,19 +46,10 @@ struct Measured {
 /// Whether backward reads a product's input as it is kept, or makes it again.
 enum class Keep { input, nothing };
 
-/// What GELU is of, perhaps with what it gives.
-struct GeluInput {
-  GeluInput(at::Tensor tensor, at::Tensor output = {})  // NOLINT(google-explicit-constructor)
-      : z(std::move(tensor)), y(std::move(output)) {}
-  at::Tensor z;
-  at::Tensor y;  ///< GELU of z, which then holds the bias, too; undefined: not known
-};
-
 /// gelu(z + input_bias) weight^T (+ bias); z [M, F], weight [N, F] -> [M, N]. Saves z; GELU's
 /// output is computed again for the weight's gradient, unless `keep` says that it is saved, too
-/// (never in FP8, where its codes are made again at the same cost). Where z holds the bias,
-/// `input_bias` gets its gradient from what gave z.
-[[nodiscard]] at::Tensor gelu_linear(const GeluInput& z_MF, Parameter& input_bias,
+/// (never in FP8, where its codes are made again at the same cost).
+[[nodiscard]] at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
                                      Parameter& weight, Parameter* bias, Gelu kind,
                                      Keep keep = Keep::nothing);
 

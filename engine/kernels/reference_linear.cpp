@@ -47,7 +47,7 @@ Activation silu(double x) {
 void bias_gelu(const BiasGelu& a) {
   const View z(a.z, a.dtype), bias(a.bias, a.dtype), y(a.y, a.dtype);
   for (std::int64_t i = 0; i < a.rows * a.cols; ++i)
-    y.set(i, gelu(z.at(i) + (a.bias == nullptr ? 0 : bias.at(i % a.cols)), a.kind).value);
+    y.set(i, gelu(z.at(i) + bias.at(i % a.cols), a.kind).value);
 }
 
 void bias_gelu_backward(const BiasGeluBackward& a) {
@@ -57,7 +57,7 @@ void bias_gelu_backward(const BiasGeluBackward& a) {
     double sum = 0;
     for (std::int64_t row = 0; row < a.rows; ++row) {
       const std::int64_t i = row * a.cols + column;
-      const Activation own = gelu(z.at(i) + (a.bias == nullptr ? 0 : bias.at(column)), a.kind);
+      const Activation own = gelu(z.at(i) + bias.at(column), a.kind);
       const double grad = grad_y.at(i) * own.slope;
       grad_z.set(i, grad);
       if (a.y != nullptr) View(a.y, a.dtype).set(i, own.value);

@@ -69,8 +69,8 @@ at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Ca
   return ops::bias_gelu(adapted(z, x_MK, call), bias_, kind);
 }
 
-at::Tensor Linear::forward_of_gelu(const ops::GeluInput& z_MK, Parameter& input_bias,
-                                   ops::Gelu kind, const Call& call) {
+at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias, ops::Gelu kind,
+                                   const Call& call) {
   DSTRAIN_CHECK(has_bias_ && adapters_.empty(), parts_.at(0).name + ": no bias, or adapters");
   if (!cut_.columns())
     return ops::gelu_linear(z_MK, input_bias, weight_, &bias_, kind, call.hidden());

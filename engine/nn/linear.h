@@ -63,8 +63,9 @@ class Linear {
   /// gelu(x weight^T + bias); needs a bias and whole columns.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
                                         const Call& call = {});
-  /// gelu(z + input_bias) weight^T + bias of z [M, K]; needs a bias and no adapters.
-  [[nodiscard]] at::Tensor forward_of_gelu(const ops::GeluInput& z_MK, Parameter& input_bias,
+  /// gelu(z + input_bias) weight^T + bias of z [M, K], of which GELU's output is not kept; needs a
+  /// bias and no adapters.
+  [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
                                            ops::Gelu kind, const Call& call = {});
   /// (silu(gate) * up) weight^T, where gate_up of the rows x of all tensor ranks gives gate, then
   /// up, [M, 2K]: x [m, D]; neither may have a bias, and the columns of gate_up are whole.

@@ -18,8 +18,7 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
 at::Tensor Mlp::forward(const ops::Measured& x_mD, const Call& call) {
   if (has_adapters())
     return down_.forward(up_.forward_gelu(gathered(x_mD, call).rows, kind_, call), call);
-  const ops::GeluInput z_MF =
-      ops::linear_for_gelu(x_mD, up_.weight(), *up_.bias(), kind_, call.tensor());
+  const at::Tensor z_MF = ops::linear_of_gathered(x_mD, up_.weight(), nullptr, call.tensor());
   return down_.forward_of_gelu(z_MF, *up_.bias(), kind_, call);
 }
 

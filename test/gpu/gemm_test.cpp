@@ -3,8 +3,6 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -89,33 +87,6 @@ TEST_CASE("GPU: sums of rows come with a product, or apart", "[gpu][gemm]") {
   if (!run) return;
   REQUIRE(far(out, exact_product(dy.t(), x) + (add ? 2 : 0), at::kFloat, rows) == "");
   REQUIRE(far(sums, dy.to(at::kDouble).sum(0), at::kFloat, rows) == "");
-}
-
-TEST_CASE("GPU: GELU and its gradient come with a product, or apart", "[gpu][gemm]") {
-  const auto type = GENERATE(at::kBFloat16, at::kHalf);
-  const auto [rows, in, out_width] =
-      GENERATE(std::tuple{16384, 1024, 4096}, std::tuple{1000, 264, 136}, std::tuple{77, 10, 9});
-  CAPTURE(c10::toString(type), rows, in, out_width);
-  test::Random random(7);
-  const at::Tensor x = random({rows, in}, type).to(at::kCUDA),
-                   weight = (random({out_width, in}) * 0.05).to(type).to(at::kCUDA),
-                   bias = random({out_width}, type).to(at::kCUDA);
-  const at::Tensor z = at::full({rows, out_width}, kNan, x.options()), y = z.clone();
-  const bool forward = ops::multiply_and_gelu(x, weight.t(), bias, z, y);
-  const at::Tensor z64 = exact_product(x, weight.t()) + bias.to(at::kDouble);
-  if (forward) {
-    REQUIRE(far(z, z64, type, in) == "");
-    REQUIRE(far(y, at::gelu(z64, "tanh"), type, in) == "");
-  }
-  const at::Tensor before = z64.to(type), dz = at::full({rows, out_width}, kNan, x.options());
-  const bool backward = ops::multiply_and_gelu_gradient(x, weight.t(), before, dz);
-  WARN("GELU of " << c10::toString(type) << " [" << rows << ", " << out_width
-                  << "]: forward " << (forward ? "with the product" : "apart") << ", backward "
-                  << (backward ? "with the product" : "apart"));
-  if (!backward) return;
-  const at::Tensor expected = at::gelu_backward(exact_product(x, weight.t()),
-                                                before.to(at::kDouble), "tanh");
-  REQUIRE(far(dz, expected, type, in) == "");
 }
 
 TEST_CASE("GPU: FP8 products equal those of their codes", "[gpu][gemm][fp8]") {

@@ -8,7 +8,6 @@
 
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
-#include "engine/kernels/tensor/ops_tensor.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 
@@ -42,7 +41,7 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
       {z, bias, z}, 2, 8,
       [&](const Tensors& t) {
         return kernels::BiasGelu{.z = in(t[0]),
-                                 .bias = bias_too ? in(t[1]) : nullptr,
+                                 .bias = in(t[1]),
                                  .y = out(t[2]),
                                  .rows = rows,
                                  .cols = cols,
@@ -55,11 +54,11 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
       std::max<std::int64_t>(rows, 8),
       [&](const Tensors& t) {
         return kernels::BiasGeluBackward{.z = in(t[0]),
-                                         .bias = bias_too ? in(t[1]) : nullptr,
+                                         .bias = in(t[1]),
                                          .grad_y = in(t[2]),
                                          .grad_z = out(t[3]),
                                          .grad_bias = bias_too ? fp32(t[4]) : nullptr,
-                                         .partial = fp32(partial),
+                                         .partial = bias_too ? fp32(partial) : nullptr,
                                          .rows = rows,
                                          .cols = cols,
                                          .dtype = ops::kernel_dtype(t[0]),
@@ -368,31 +367,6 @@ TEST_CASE("GPU: linear maps and their gradients equal those on the CPU", "[gpu][
                  if (with_bias) all.push_back(bias.gradient);
                  return all;
                });
-}
-
-TEST_CASE("GPU: two linears with GELU between equal those on the CPU", "[gpu][kernels]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
-  const auto keep = GENERATE(ops::Keep::nothing, ops::Keep::input);
-  const bool bias_frozen = GENERATE(false, true);
-  // The larger one is enough for GELU to come with the product.
-  const auto [rows, width] = GENERATE(std::tuple{37, 24}, std::tuple{4096, 512});
-  CAPTURE(c10::toString(type), kind, keep, bias_frozen, rows, width);
-  same_on_both(type, 4 * rows, [&, m = rows, d = width](Maker& make) -> Tensors {
-    Parameter up = make.parameter({4 * d, d}, 0.05), up_bias = make.parameter({4 * d}, 0.1),
-              down = make.parameter({d, 4 * d}, 0.05), down_bias = make.parameter({d}, 0.1);
-    if (bias_frozen) {
-      up_bias.trainable = false;
-      up_bias.gradient = at::Tensor();
-    }
-    const at::Tensor x = make.input({m, d}), dy = make.input({m, d}).detach();
-    const at::Tensor y = ops::gelu_linear(ops::linear_for_gelu(x, up, up_bias, kind, nullptr),
-                                          up_bias, down, &down_bias, kind, keep);
-    y.backward(dy);
-    Tensors all = {y, x.grad(), up.gradient, down.gradient, down_bias.gradient};
-    if (!bias_frozen) all.push_back(up_bias.gradient);
-    return all;
-  });
 }
 
 TEST_CASE("GPU: frozen parameters are spared, and the rest equals the CPU", "[gpu][kernels]") {

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, 8) bias_gelu_kernel(const BiasG
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   if (pack >= packs) return;
-  float bias[V] = {};
-  if (a.bias != nullptr) load<T, V>(a.bias, pack).unpack(bias);
+  float bias[V];
+  load<T, V>(a.bias, pack).unpack(bias);
 #pragma unroll 2
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
        row < a.rows; row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
@@ -115,10 +115,10 @@ struct GeluColumns {
   const void* grad_y;
   void* grad_z;
   void* y;
-  float bias[V] = {};
+  float bias[V];
   __device__ GeluColumns(const BiasGeluBackward& a, std::int64_t pack)
       : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z), y(a.y) {
-    if (a.bias != nullptr) load<T, V>(a.bias, pack).unpack(bias);
+    load<T, V>(a.bias, pack).unpack(bias);
   }
   __device__ void operator()(std::int64_t index, float (&out)[V]) const {
     float x[V];

@@ -18,7 +18,7 @@ enum class Gelu { erf, tanh };
 /// costs nothing, and z is written once.
 struct BiasGelu {
   const void* z;     ///< [rows, cols]
-  const void* bias;  ///< [cols]; null: z holds it
+  const void* bias;  ///< [cols]
   void* y;           ///< [rows, cols]
   std::int64_t rows, cols;
   DType dtype;
@@ -29,12 +29,11 @@ struct BiasGelu {
 /// more in the same pass.
 struct BiasGeluBackward {
   const void* z;
-  const void* bias;  ///< null: z holds it
+  const void* bias;
   const void* grad_y;
   void* grad_z;      ///< may alias grad_y
   float* grad_bias;  ///< null: not wanted
-  float* partial;    ///< [column_partials(rows, cols), cols], sums over parts of the rows; null:
-                     ///< not wanted, without grad_bias
+  float* partial;    ///< scratch, [column_partials(rows, cols), cols]; null without grad_bias
   std::int64_t rows, cols;
   DType dtype;
   Gelu kind = Gelu::erf;

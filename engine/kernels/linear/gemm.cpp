@@ -14,8 +14,8 @@
 namespace dstrain::ops {
 namespace {
 
-constexpr double kPassBytesPerS = 3.4e12;  // what column_sum and GELU's kernels reach on an H200
-constexpr double kPassLaunches = 5e-6;     // seconds
+constexpr double kColumnSumBytesPerS = 3.4e12;  // what column_sum reaches on an H200
+constexpr double kColumnSumLaunches = 5e-6;     // seconds
 
 bool is_fp8(at::ScalarType type) { return type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2; }
 
@@ -102,22 +102,6 @@ GemmCall call_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out
   return call;
 }
 
-/// Of a kernel that reads or writes `matrices` like x.
-double time_of_pass(int matrices, const at::Tensor& x) {
-  const double bytes = static_cast<double>(x.numel()) * static_cast<double>(x.element_size());
-  return kPassLaunches + matrices * bytes / kPassBytesPerS;
-}
-
-void check_gelu(const at::Tensor& a, const at::Tensor& z, const at::Tensor& y) {
-  const auto type = y.scalar_type();
-  DSTRAIN_CHECK((type == at::kBFloat16 || type == at::kHalf) && a.scalar_type() == type &&
-                    z.scalar_type() == type && z.sizes() == y.sizes() && z.is_contiguous() &&
-                    y.is_contiguous(),
-                fmt::format("product of a {} with GELU, z {} {}, y {} {}",
-                            c10::toString(a.scalar_type()), shape_of(z),
-                            c10::toString(z.scalar_type()), shape_of(y), c10::toString(type)));
-}
-
 const float* scale_pointer(const at::Tensor& scale) {
   return scale.defined() ? scale.const_data_ptr<float>() : nullptr;
 }
@@ -131,8 +115,8 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
   if (a.size(1) == 0 || !out.is_cuda()) return multiply_cpu(a, b, out, options);
   GemmCall call = call_of(a, b, out);
   call.key.fast = options.fast && is_fp8(a.scalar_type());
-  if (options.bias.defined()) {
-    call.key.epilogue = GemmEpilogue::bias;
+  call.key.bias = options.bias.defined();
+  if (call.key.bias) {
     call.vector = options.bias.mutable_data_ptr();
     call.key.alignment = std::min(call.key.alignment, alignment_of({call.vector}));
   }
@@ -149,35 +133,11 @@ bool multiply_and_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor
   check_product(a, b, out, {.add = add});
   if (!out.is_cuda() || out.numel() == 0 || a.size(1) == 0) return false;
   GemmCall call = call_of(a, b, out);
-  call.key.epilogue = GemmEpilogue::row_sums;
+  call.key.row_sums = true;
   call.vector = row_sums.mutable_data_ptr<float>();
   call.beta = add ? 1.0f : 0.0f;
-  return run_gemm_if_cheap(call, time_of_pass(1, a));
-}
-
-bool multiply_and_gelu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
-                       const at::Tensor& z, const at::Tensor& y) {
-  check_product(a, b, y, {.bias = bias});
-  check_gelu(a, z, y);
-  if (!y.is_cuda() || y.numel() == 0 || a.size(1) == 0) return false;
-  GemmCall call = call_of(a, b, y);
-  call.key.epilogue = GemmEpilogue::gelu;
-  call.vector = bias.mutable_data_ptr();
-  call.matrix = z.mutable_data_ptr();
-  call.key.alignment = std::min(call.key.alignment, alignment_of({call.vector, call.matrix}));
-  return run_gemm_if_cheap(call, time_of_pass(2, y));
-}
-
-bool multiply_and_gelu_gradient(const at::Tensor& a, const at::Tensor& b, const at::Tensor& z,
-                                const at::Tensor& out) {
-  check_product(a, b, out, {});
-  check_gelu(a, z, out);
-  if (!out.is_cuda() || out.numel() == 0 || a.size(1) == 0) return false;
-  GemmCall call = call_of(a, b, out);
-  call.key.epilogue = GemmEpilogue::gelu_gradient;
-  call.matrix = const_cast<void*>(z.const_data_ptr());  // NOLINT: only read
-  call.key.alignment = std::min(call.key.alignment, alignment_of({call.matrix}));
-  return run_gemm_if_cheap(call, time_of_pass(3, out));
+  const double bytes = static_cast<double>(a.numel()) * static_cast<double>(a.element_size());
+  return run_gemm_if_cheap(call, kColumnSumLaunches + bytes / kColumnSumBytesPerS);
 }
 
 }  // namespace dstrain::ops

@@ -33,15 +33,4 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
 [[nodiscard]] bool multiply_and_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
                                     const at::Tensor& row_sums, bool add);
 
-/// z = a b + bias and y = gelu(z) by tanh, where that is faster than a product and a pass over z;
-/// false: nothing was done, and z and y hold nothing of use. z and y [M, N] are dense, all of one
-/// 16-bit dtype. GPU only.
-[[nodiscard]] bool multiply_and_gelu(const at::Tensor& a, const at::Tensor& b,
-                                     const at::Tensor& bias, const at::Tensor& z,
-                                     const at::Tensor& y);
-
-/// out = (a b) * gelu'(z) by tanh, likewise.
-[[nodiscard]] bool multiply_and_gelu_gradient(const at::Tensor& a, const at::Tensor& b,
-                                              const at::Tensor& z, const at::Tensor& out);
-
 }  // namespace dstrain::ops

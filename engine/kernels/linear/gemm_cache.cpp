@@ -66,32 +66,17 @@ std::map<std::string, GemmChoice, std::less<>> choices_of(const nlohmann::json& 
   return choices;
 }
 
-std::string_view text_of(GemmEpilogue epilogue) {
-  switch (epilogue) {
-    case GemmEpilogue::bias:
-      return ", bias";
-    case GemmEpilogue::row_sums:
-      return ", row sums";
-    case GemmEpilogue::gelu:
-      return ", GELU";
-    case GemmEpilogue::gelu_gradient:
-      return ", gradient of GELU";
-    case GemmEpilogue::none:
-      break;
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string GemmKey::text() const {
   const auto operand = [](c10::ScalarType type, std::int64_t stride, bool transposed) {
     return fmt::format("{}/{}{}", c10::toString(type), stride, transposed ? "T" : "");
   };
-  return fmt::format("{} x {} x {}, a {}, b {}, out {}, align {}{}{}", m, n, k,
+  return fmt::format("{} x {} x {}, a {}, b {}, out {}, align {}{}{}{}", m, n, k,
                      operand(a_type, a_stride, a_transposed),
                      operand(b_type, b_stride, b_transposed), operand(out_type, out_stride, false),
-                     alignment, text_of(epilogue), fast ? ", fast" : "");
+                     alignment, bias ? ", bias" : "", row_sums ? ", row sums" : "",
+                     fast ? ", fast" : "");
 }
 
 GemmCache::GemmCache(std::filesystem::path file, std::string_view shipped)

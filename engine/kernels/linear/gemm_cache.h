@@ -13,15 +13,6 @@
 
 namespace dstrain {
 
-/// What a product does on the way beside writing its elements.
-enum class GemmEpilogue {
-  none,
-  bias,          ///< adds a vector [n] to each row
-  row_sums,      ///< returns the sums of a's rows, too
-  gelu,          ///< adds a vector, writes that, and gives its GELU by tanh
-  gelu_gradient  ///< multiplies by the derivative of GELU by tanh of a matrix like out
-};
-
 /// What an algorithm is chosen for: out [m, n] = a [m, k] b [k, n], its operands' dtypes and
 /// layouts. Whether the product is added to `out` does not matter to the choice.
 struct GemmKey {
@@ -30,9 +21,10 @@ struct GemmKey {
   std::int64_t a_stride = 0, b_stride = 0, out_stride = 0;
   bool a_transposed = false, b_transposed = false;
   c10::ScalarType a_type{}, b_type{}, out_type{};
-  GemmEpilogue epilogue = GemmEpilogue::none;
-  bool fast = false;   ///< FP8 sums may be short
-  int alignment = 16;  ///< of all operands, in bytes; 16 also stands for more
+  bool bias = false;      ///< a vector [n] is added to each row
+  bool row_sums = false;  ///< the sums of a's rows are returned too
+  bool fast = false;      ///< FP8 sums may be short
+  int alignment = 16;     ///< of all operands, in bytes; 16 also stands for more
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
   /// Names every field, for files and errors.

@@ -53,27 +53,6 @@ cudaDataType_t library_type(c10::ScalarType type) {
   }
 }
 
-cublasLtEpilogue_t library_epilogue(GemmEpilogue epilogue) {
-  switch (epilogue) {
-    case GemmEpilogue::bias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case GemmEpilogue::row_sums:
-      return CUBLASLT_EPILOGUE_BGRADB;
-    case GemmEpilogue::gelu:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case GemmEpilogue::gelu_gradient:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case GemmEpilogue::none:
-      break;
-  }
-  return CUBLASLT_EPILOGUE_DEFAULT;
-}
-
-/// What the caller can also do by a kernel of its own.
-bool dispensable(GemmEpilogue epilogue) {
-  return epilogue != GemmEpilogue::none && epilogue != GemmEpilogue::bias;
-}
-
 [[noreturn]] void fail(const GemmKey& key, cublasStatus_t status) {
   const bool fp8 = c10::isFloat8Type(key.a_type);
   throw Error(ErrorKind::internal,
@@ -99,16 +78,12 @@ class Description {
     require(key, cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(key, CUBLASLT_MATMUL_DESC_TRANSA, key.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(key, CUBLASLT_MATMUL_DESC_TRANSB, key.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(key, CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(key.epilogue));
-    if (call.vector != nullptr) {
-      const bool sums = key.epilogue == GemmEpilogue::row_sums;
-      set(key, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-          sums ? CUDA_R_32F : library_type(key.out_type));
+    if (key.bias || key.row_sums) {
+      set(key, CUBLASLT_MATMUL_DESC_EPILOGUE,
+          key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
+      const cudaDataType_t type = key.bias ? library_type(key.out_type) : CUDA_R_32F;
+      set(key, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
       set(key, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.vector);
-    }
-    if (call.matrix != nullptr) {
-      set(key, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.matrix);
-      set(key, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.out_stride);
     }
     if (call.b_scale != nullptr) set(key, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.b_scale);
     if (call.a_scale != nullptr) set(key, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.a_scale);
@@ -135,8 +110,7 @@ class Description {
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         library, &product_, &b_, &a_, &out_, &out_, &preference, kCandidates, results, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
-        (dispensable(key.epilogue) && status != CUBLAS_STATUS_SUCCESS))
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (key.row_sums && status != CUBLAS_STATUS_SUCCESS))
       return {};
     require(key, status);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -397,14 +371,14 @@ bool run_gemm_if_cheap(const GemmCall& call, double extra_s) {
   Device& device = current_device();
   const std::lock_guard lock(device.mutex);
   Session session(device, call);
-  const Device::Plan whole = session.plan();
-  if (!whole.algorithm || whole.time_s == 0) return false;
+  const Device::Plan summing = session.plan();
+  if (!summing.algorithm || summing.time_s == 0) return false;
   GemmCall plain = call;
-  plain.key.epilogue = GemmEpilogue::none;
-  plain.vector = plain.matrix = nullptr;
+  plain.key.row_sums = false;
+  plain.vector = nullptr;
   const double plain_s = Session(device, plain).plan().time_s;
-  if (plain_s == 0 || whole.time_s > plain_s + extra_s) return false;
-  require(call.key, session.run(whole));
+  if (plain_s == 0 || summing.time_s > plain_s + extra_s) return false;
+  require(call.key, session.run(summing));
   return true;
 }
 

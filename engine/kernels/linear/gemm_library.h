@@ -13,7 +13,6 @@ struct GemmCall {
   const void* b = nullptr;
   void* out = nullptr;
   void* vector = nullptr;  ///< bias [n] of out's dtype, or row sums [m] fp32 to be written
-  void* matrix = nullptr;  ///< what GELU is of, like out: to be written, or to be read
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   float alpha = 1;
@@ -25,8 +24,8 @@ struct GemmCall {
 /// product when cuBLASLt has no algorithm for it.
 void run_gemm(const GemmCall& call);
 
-/// Runs a call with an epilogue if an algorithm for it exists and costs at most `extra_s` more than
-/// the same product without it; otherwise runs nothing.
+/// Runs a call with row sums if an algorithm for it exists and costs at most `extra_s` more than
+/// the same product without them; otherwise runs nothing.
 [[nodiscard]] bool run_gemm_if_cheap(const GemmCall& call, double extra_s);
 
 }  // namespace dstrain::ops

@@ -131,12 +131,6 @@ at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
   return dx;
 }
 
-at::Tensor LinearGradient::input_before_gelu(const at::Tensor& z) const {
-  if (fp8_.scale.defined() || dy_.scalar_type() == at::kFloat) return {};
-  const at::Tensor dz = at::empty(z.sizes(), z.options());
-  return multiply_and_gelu_gradient(dy_, matrix_of(weight_, dy_), z, dz) ? dz : at::Tensor();
-}
-
 void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
   if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
   LinearGradient held = *this;

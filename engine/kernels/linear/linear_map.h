@@ -52,9 +52,6 @@ class LinearGradient {
 
   /// dy weight. `weight_scale` as apply_linear gave it: the weight is not searched again.
   [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale) const;
-  /// dy weight, times the derivative of GELU by tanh at z [M, K], by one product; undefined where
-  /// that is not faster, or in FP8.
-  [[nodiscard]] at::Tensor input_before_gelu(const at::Tensor& z) const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
   /// trained. `kept` and `scale` as apply_linear gave them, or would have. The product comes later
   /// where the weight asks for that (Parameter::later), with the bias where it sums that, too.

@@ -1,5 +1,4 @@
-#include "engine/kernels/linear/fp8.h"
-#include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -14,19 +13,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What is not an input of autograd's: maxima of the input, or an output that is there already.
-struct Given {
-  at::Tensor maxima = {};
-  std::optional<LinearOutput> output = {};
-};
-
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, const Given& given, Parameter* weight,
+                            const std::optional<at::Tensor>&, const Known& known, Parameter* weight,
                             Parameter* bias, const RowRanks& ranks) {
-    const LinearOutput out =
-        given.output ? *given.output
-                     : apply_linear({dense(input), given.maxima}, *weight, bias, Keep::input, ranks);
+    LinearOutput out =
+        apply_linear({dense(input), known.maxima}, *weight, bias, Keep::input, ranks);
     context->save_for_backward({out.kept, out.scale, out.weight_scale});
     keep(context, "weight", weight);
     keep(context, "bias", bias);
@@ -55,26 +47,11 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
-at::Tensor linear(const at::Tensor& x, const Given& given, Parameter& weight, Parameter* bias,
-                  const RowRanks& ranks) {
-  const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
-  return Linear::apply(x, anchor_for(x, any_trainable), given, &weight, bias, ranks);
-}
-
 at::Tensor linear(const Measured& x, Parameter& weight, Parameter* bias, const RowRanks& ranks) {
   check_linear(x.rows, weight, bias);
-  return linear(x.rows, {.maxima = x.maxima}, weight, bias, ranks);
-}
-
-/// By one product that also gives GELU's output; undefined where that is not faster.
-GeluInput linear_and_gelu(const at::Tensor& x, Parameter& weight, Parameter& bias) {
-  const at::Tensor rows = dense(x);
-  LinearOutput out = empty_output(rows, rows.size(0), weight, &bias);
-  const at::Tensor y = at::empty(out.y.sizes(), out.y.options());
-  if (!multiply_and_gelu(rows, matrix_of(weight, rows).t(), value_of(bias, rows), out.y, y))
-    return at::Tensor();
-  if (weight.trainable) out.kept = rows;
-  return {linear(x, {.output = out}, weight, &bias, {}), y};
+  const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
+  return Linear::apply(x.rows, anchor_for(x.rows, any_trainable), Known{.maxima = x.maxima},
+                       &weight, bias, ranks);
 }
 
 }  // namespace
@@ -86,19 +63,6 @@ at::Tensor linear(const Measured& x_MK, Parameter& weight, Parameter* bias) {
 at::Tensor linear_of_gathered(const Measured& x_mK, Parameter& weight, Parameter* bias,
                               Communicator* ranks) {
   return linear(x_mK, weight, bias, {.gathered = others(ranks)});
-}
-
-GeluInput linear_for_gelu(const Measured& x_mK, Parameter& weight, Parameter& bias, Gelu kind,
-                          Communicator* ranks) {
-  check_linear(x_mK.rows, weight, &bias);
-  const auto type = x_mK.rows.scalar_type();
-  // cuBLASLt has GELU by tanh, and adds this bias in the compute dtype.
-  if (others(ranks) == nullptr && kind == Gelu::tanh && x_mK.rows.is_cuda() &&
-      type != at::kFloat && !runs_in_fp8(weight, x_mK.rows)) {
-    GeluInput both = linear_and_gelu(x_mK.rows, weight, bias);
-    if (both.z.defined()) return both;
-  }
-  return linear_of_gathered(x_mK, weight, nullptr, ranks);
 }
 
 at::Tensor summed_linear(const Measured& x_MK, Parameter& weight, Communicator* ranks) {

@@ -30,16 +30,12 @@ namespace dstrain::ops {
 /// that are there run while others travel, where the ranks can do that (Communicator::overlaps).
 [[nodiscard]] at::Tensor linear_of_gathered(const Measured& x_mK, Parameter& weight,
                                             Parameter* bias, Communicator* ranks);
-/// What gelu_linear is of: linear_of_gathered without the bias; or of one rank alone with it, by a
-/// product that gives GELU's output too, where that is faster. x [m, K] -> [M, N].
-[[nodiscard]] GeluInput linear_for_gelu(const Measured& x_mK, Parameter& weight, Parameter& bias,
-                                        Gelu kind, Communicator* ranks);
 /// reduce_scatter_rows(linear(x, weight), ranks) likewise: x [M, K] -> [m, N].
 [[nodiscard]] at::Tensor summed_linear(const Measured& x_MK, Parameter& weight,
                                        Communicator* ranks);
 
 /// The same of gelu_linear without a bias behind it: z [M, F] -> [m, N].
-[[nodiscard]] at::Tensor summed_gelu_linear(const GeluInput& z_MF, Parameter& input_bias,
+[[nodiscard]] at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
                                             Parameter& weight, Gelu kind, Communicator* ranks,
                                             Keep keep = Keep::nothing);
 
