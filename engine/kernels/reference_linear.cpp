@@ -95,6 +95,14 @@ void swiglu(const Swiglu& a) {
   }
   if (a.partial == nullptr) return;
   abs_max({.x = a.h, .partial = a.partial, .count = a.rows * a.cols, .dtype = a.dtype});
+  if (a.gains == nullptr) return;
+  std::fill_n(a.gains, kAbsMaxPartials, 0.0f);
+  for (std::int64_t i = 0; i < 2 * a.rows * a.cols; ++i) {
+    const double x = gate_up.at(i);
+    const bool is_up = i % (2 * a.cols) >= a.cols;
+    const double gain = is_up ? kSiluSlope * std::fabs(x) : std::fabs(silu(x).value);
+    a.gains[0] = std::fmax(a.gains[0], static_cast<float>(gain));
+  }
 }
 
 void swiglu_backward(const SwigluBackward& a) {
@@ -134,20 +142,15 @@ struct GradientsOf {
 
 }  // namespace
 
-void swiglu_gradient_max(const SwigluGradientMax& a) {
-  const GradientsOf gradients(a);
-  abs_max({.x = gradients.gate_up.data(),
-           .partial = a.partial,
-           .count = a.rows * a.cols * 2,
-           .dtype = a.dtype});
-}
-
 void swiglu_codes(const SwigluCodes& a) {
   const GradientsOf gradients(a);
+  float bounds[kAbsMaxPartials] = {};
+  bounds[0] = *std::max_element(a.maxima, a.maxima + kAbsMaxPartials) *
+              *std::max_element(a.gains, a.gains + kAbsMaxPartials);
   quantize({.x = gradients.gate_up.data(),
             .out = a.out,
             .out_t = a.out_t,
-            .partial = a.partial,
+            .partial = bounds,
             .scale = a.scale,
             .rows = a.rows,
             .cols = 2 * a.cols,
@@ -188,15 +191,13 @@ void abs_max(const AbsMax& a) {
 void quantize(const Quantize& a) {
   const View x(a.x, a.dtype);
   const bool values = a.format == Fp8Format::e4m3;
-  const float largest_code = values ? 448.0f : 57344.0f;
-  if (a.partial != nullptr) {
-    *a.scale =
-        std::fmax(*std::max_element(a.partial, a.partial + kAbsMaxPartials), 1e-30f) / largest_code;
-  }
+  const float largest = largest_code(a.format);
+  if (a.partial != nullptr)
+    *a.scale = code_scale(a.format, *std::max_element(a.partial, a.partial + kAbsMaxPartials));
   const float factor = 1.0f / *a.scale;
   for (std::int64_t i = 0; i < a.rows * a.cols; ++i) {
     float scaled = static_cast<float>(x.at(i)) * factor;
-    if (std::fabs(scaled) > largest_code) scaled = std::copysign(largest_code, scaled);
+    if (std::fabs(scaled) > largest) scaled = std::copysign(largest, scaled);
     const std::uint8_t code = values ? c10::Float8_e4m3fn(scaled).x : c10::Float8_e5m2(scaled).x;
     if (a.out != nullptr) a.out[i] = code;
     if (a.out_t != nullptr) a.out_t[(i % a.cols) * a.rows + i / a.cols] = code;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "engine/kernels/activation/ops_gated_linear.h"
@@ -44,9 +45,15 @@ TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3;
   // The largest value may be anywhere, the last pack included.
   if (GENERATE(false, true)) gate_up[s.rows - 1].slice(0, s.cols - 1, s.cols).fill_(40);
-  const at::Tensor maxima = empty_maxima(), h = ops::swiglu_of(gate_up),
-                   measured = ops::swiglu_of(gate_up, maxima);
+  const at::Tensor maxima = empty_maxima(), gains = empty_maxima(), h = ops::swiglu_of(gate_up),
+                   measured = ops::swiglu_of(gate_up, maxima, gains);
   REQUIRE(measured.equal(h));
+  const at::Tensor gate = gate_up.narrow(1, 0, s.cols).to(at::kFloat),
+                   up = gate_up.narrow(1, s.cols, s.cols).to(at::kFloat);
+  const at::Tensor gain =
+      (up.abs().max() * kernels::kSiluSlope).maximum((gate * at::sigmoid(gate)).abs().max());
+  REQUIRE(gains.ge(0).all().item<bool>());
+  REQUIRE(test::far(gains.max(), gain.cpu(), at::kFloat, 64) == "");
   REQUIRE(maxima.ge(0).all().item<bool>());
   REQUIRE(maxima.max().item<float>() == h.abs().max().to(at::kFloat).item<float>());
 }
@@ -127,7 +134,7 @@ TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
   REQUIRE(same_codes(known.columns, found.columns));
 }
 
-TEST_CASE("GPU: SwiGLU's gradients in codes equal backward, abs_max and quantize bit for bit",
+TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for bit",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const MatrixSize s =
@@ -139,11 +146,16 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward, abs_max and quantize
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 2,
                    dh = normal({s.rows, s.cols}, type) * 1e-3;
   const ops::SwigluGradients plain = ops::swiglu_gradients(gate_up, dh, true);
-  const auto both = ops::quantize(plain.gate_up, Fp8Format::e5m2, sides),
+  const at::Tensor maxima = empty_maxima(), gains = empty_maxima();
+  (void)ops::swiglu_of(gate_up, maxima, gains);
+  const at::Tensor bound = ops::maxima_of(dh).max() * gains.max();
+  REQUIRE(bound.ge(plain.gate_up.abs().max() * (1 - 0x1p-7)).item<bool>());  // rounded, too
+  const auto both = ops::quantize(plain.gate_up, Fp8Format::e5m2, sides,
+                                  {.maxima = bound.expand({kernels::kAbsMaxPartials}).contiguous()}),
              h = ops::quantize(plain.h, Fp8Format::e4m3, Sides::columns);
   for (int run = 0; run < 2; ++run) {
     const ops::SwigluCodes codes =
-        ops::swiglu_codes(gate_up, dh, sides, again ? h.scale : at::Tensor());
+        ops::swiglu_codes(gate_up, gains, dh, sides, again ? h.scale : at::Tensor());
     REQUIRE(codes.gate_up.scale.equal(both.scale));
     REQUIRE(same_codes(codes.gate_up.rows, both.rows));
     REQUIRE(same_codes(codes.gate_up.columns, both.columns));
@@ -160,41 +172,54 @@ TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][ke
   const Tensors host = {random({s.rows, 2 * s.cols}, type) * 2,
                         random({s.rows, s.cols}, type),
                         at::empty({kernels::kAbsMaxPartials}),
+                        at::empty({kernels::kAbsMaxPartials}),
                         at::empty({1}),
                         at::empty({s.rows, 2 * s.cols}, codes(at::kFloat8_e5m2)),
                         at::empty({2 * s.cols, s.rows}, codes(at::kFloat8_e5m2)),
                         at::full({1}, 0.02, at::kFloat),
-                        at::empty({s.cols, s.rows}, codes(at::kFloat8_e4m3fn))};
+                        at::empty({s.cols, s.rows}, codes(at::kFloat8_e4m3fn)),
+                        at::empty({s.rows, s.cols}, codes(type))};
   const Tensors gpu = test::clones(host, at::kCUDA);
+  const auto forward = [&](const Tensors& t) {
+    return kernels::Swiglu{.gate_up = test::in(t[0]),
+                           .h = test::out(t[9]),
+                           .rows = s.rows,
+                           .cols = s.cols,
+                           .dtype = ops::kernel_dtype(t[0]),
+                           .partial = test::fp32(t[2]),
+                           .gains = test::fp32(t[3])};
+  };
   const auto most = [&](const Tensors& t) {
-    return kernels::SwigluGradientMax{.gate_up = test::in(t[0]),
-                                      .grad_h = test::in(t[1]),
-                                      .partial = test::fp32(t[2]),
-                                      .rows = s.rows,
-                                      .cols = s.cols,
-                                      .dtype = ops::kernel_dtype(t[0])};
+    return kernels::AbsMax{.x = test::in(t[1]),
+                           .partial = test::fp32(t[2]),
+                           .count = t[1].numel(),
+                           .dtype = ops::kernel_dtype(t[1])};
   };
   const auto args = [&](const Tensors& t) {
     return kernels::SwigluCodes{.gate_up = test::in(t[0]),
                                 .grad_h = test::in(t[1]),
-                                .partial = test::fp32(t[2]),
-                                .scale = test::fp32(t[3]),
-                                .out = ops::code_bytes(t[4]),
-                                .out_t = ops::code_bytes(t[5]),
-                                .h_scale = test::fp32(t[6]),
-                                .h_t = ops::code_bytes(t[7]),
+                                .maxima = test::fp32(t[2]),
+                                .gains = test::fp32(t[3]),
+                                .scale = test::fp32(t[4]),
+                                .out = ops::code_bytes(t[5]),
+                                .out_t = ops::code_bytes(t[6]),
+                                .h_scale = test::fp32(t[7]),
+                                .h_t = ops::code_bytes(t[8]),
                                 .rows = s.rows,
                                 .cols = s.cols,
                                 .dtype = ops::kernel_dtype(t[0])};
   };
-  kernels::reference::swiglu_gradient_max(most(host));
+  kernels::reference::swiglu(forward(host));
+  kernels::reference::abs_max(most(host));
   kernels::reference::swiglu_codes(args(host));
-  kernels::cuda::swiglu_gradient_max(most(gpu), ops::current_stream());
+  kernels::cuda::swiglu(forward(gpu), ops::current_stream());
+  kernels::cuda::abs_max(most(gpu), ops::current_stream());
   kernels::cuda::swiglu_codes(args(gpu), ops::current_stream());
-  REQUIRE(test::far(gpu[2].max(), host[2].max(), type, 8) == "");
-  REQUIRE(test::far(gpu[3], host[3], type, 8) == "");
+  REQUIRE(gpu[2].max().cpu().equal(host[2].max()));
+  REQUIRE(test::far(gpu[3].max(), host[3].max(), at::kFloat, 64) == "");
+  REQUIRE(gpu[4].cpu().equal(host[4]));  // a power of two
   // An element may round to the code beside: a step is 1/4 of a value in e5m2, 1/8 in e4m3.
-  for (const auto& [i, step] : {std::pair{4u, 0.25}, {5u, 0.25}, {7u, 0.125}}) {
+  for (const auto& [i, step] : {std::pair{5u, 0.25}, {6u, 0.25}, {8u, 0.125}}) {
     CAPTURE(i);
     const at::Tensor got = gpu[i].cpu().to(at::kFloat), expected = host[i].to(at::kFloat);
     const at::Tensor apart = (got - expected).abs();
@@ -225,7 +250,7 @@ Tensors gated(bool fused, const Tensors& given, bool fp8, bool train_both, bool 
   return {y.detach(), x.grad(), both.gradient, down.gradient};
 }
 
-TEST_CASE("GPU: a gated branch in one operator equals its parts bit for bit",
+TEST_CASE("GPU: a gated branch in one operator equals its parts, without FP8 bit for bit",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   const bool fp8 = GENERATE(true, false), train_both = GENERATE(true, false),
@@ -245,7 +270,10 @@ TEST_CASE("GPU: a gated branch in one operator equals its parts bit for bit",
   for (std::size_t i = 0; i < parts.size(); ++i) {
     CAPTURE(i);
     REQUIRE(one[i].defined() == parts[i].defined());
-    if (one[i].defined()) REQUIRE(one[i].equal(parts[i]));
+    if (!one[i].defined()) continue;
+    if (!fp8) REQUIRE(one[i].equal(parts[i]));
+    // A looser bound leaves the codes as they are, but for gradients too small for e5m2.
+    if (fp8) REQUIRE(test::relative_error(one[i], parts[i].cpu().to(at::kDouble)) < 1e-5);
   }
 }
 

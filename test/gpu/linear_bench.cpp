@@ -65,33 +65,28 @@ std::vector<Case> activation_cases(const LinearShape& s) {
           {"swiglu with maxima", matrix_text(rows, cols), 3 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols}),
-                        maxima = random32({kernels::kAbsMaxPartials});
+                        maxima = random32({kernels::kAbsMaxPartials}),
+                        gains = random32({kernels::kAbsMaxPartials});
              return launch<kernels::Swiglu>(
-                 kernels::cuda::swiglu, {data(gate_up), data(h), rows, cols, kDType, fp32(maxima)},
-                 {gate_up, h, maxima});
-           }},
-          {"swiglu_gradient_max", matrix_text(rows, cols), 3 * mf,
-           [=] {
-             const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
-                        maxima = random32({kernels::kAbsMaxPartials});
-             return launch<kernels::SwigluGradientMax>(
-                 kernels::cuda::swiglu_gradient_max,
-                 {data(gate_up), data(dh), fp32(maxima), rows, cols, kDType},
-                 {gate_up, dh, maxima});
+                 kernels::cuda::swiglu,
+                 {data(gate_up), data(h), rows, cols, kDType, fp32(maxima), fp32(gains)},
+                 {gate_up, h, maxima, gains});
            }},
           {"swiglu_codes", matrix_text(rows, cols), 5.5 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
-                        maxima = random32({kernels::kAbsMaxPartials}), scale = random32({1}),
+                        maxima = random32({kernels::kAbsMaxPartials}),
+                        gains = random32({kernels::kAbsMaxPartials}), scale = random32({1}),
                         h_scale = random32({1}),
                         out = at::randint(256, {rows, 2 * cols}, on_gpu(at::kByte)),
                         out_t = at::randint(256, {2 * cols, rows}, on_gpu(at::kByte)),
                         h_t = at::randint(256, {cols, rows}, on_gpu(at::kByte));
              return launch<kernels::SwigluCodes>(
                  kernels::cuda::swiglu_codes,
-                 {data(gate_up), data(dh), fp32(maxima), fp32(scale), ops::code_bytes(out),
-                  ops::code_bytes(out_t), fp32(h_scale), ops::code_bytes(h_t), rows, cols, kDType},
-                 {gate_up, dh, maxima, scale, h_scale, out, out_t, h_t});
+                 {data(gate_up), data(dh), fp32(maxima), fp32(gains), fp32(scale),
+                  ops::code_bytes(out), ops::code_bytes(out_t), fp32(h_scale),
+                  ops::code_bytes(h_t), rows, cols, kDType},
+                 {gate_up, dh, maxima, gains, scale, h_scale, out, out_t, h_t});
            }},
           {"swiglu_backward", matrix_text(rows, cols), 6 * mf, [=] {
              const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),

@@ -28,10 +28,12 @@ at::Tensor decoded(const at::Tensor& codes, const at::Tensor& scale) {
   return codes.to(at::kFloat) * scale;
 }
 
-TEST_CASE("quantize keeps every value to half a step, and the largest exactly", "[kernels][fp8]") {
+TEST_CASE("quantize keeps all to half a step, and the largest of values exactly",
+          "[kernels][fp8]") {
   const auto format = GENERATE(Fp8Format::e4m3, Fp8Format::e5m2);
   const double step = format == Fp8Format::e4m3 ? 0x1p-4 : 0x1p-3;  // half of it, relative
-  const double smallest = format == Fp8Format::e4m3 ? 0x1p-10 / 448 : 0x1p-17 / 57344;
+  // A scale that is a power of two is up to twice that of the largest.
+  const double smallest = format == Fp8Format::e4m3 ? 0x1p-10 / 448 : 0x1p-16 / 57344;
   test::Random random(1);
   const at::Tensor x = random({32, 48}) * 1e-3;
   const auto q = ops::quantize(x, format, Sides::both);
@@ -42,8 +44,31 @@ TEST_CASE("quantize keeps every value to half a step, and the largest exactly", 
   REQUIRE(error.le(x.abs() * (step * fp32 + test::gamma(8)) + most * (smallest * fp32))
               .all()
               .item<bool>());
-  REQUIRE(far(decoded(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(most)))) == "");
+  if (format == Fp8Format::e4m3)
+    REQUIRE(far(decoded(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(most)))) == "");
   REQUIRE(decoded(q.columns, q.scale).equal(decoded(q.rows, q.scale).t()));
+}
+
+TEST_CASE("codes of gradients stand for the same numbers whatever bound gives their scale",
+          "[kernels][fp8]") {
+  test::Random random(6);
+  const at::Tensor x = random({32, 48}) * 1e-3, most = x.abs().max();
+  const auto exact = ops::quantize(x, Fp8Format::e5m2, Sides::rows);
+  const float scale = exact.scale.item<float>();
+  REQUIRE(std::exp2(std::round(std::log2(scale))) == scale);
+  REQUIRE(scale * 57344 >= most.item<float>());
+  REQUIRE(scale * 28672 < most.item<float>());
+  for (const double loose : {1.0, 1.1, 37.0, 5000.0}) {
+    CAPTURE(loose);
+    const auto bound = ops::quantize(x, Fp8Format::e5m2, Sides::rows, {.maxima = most * loose});
+    // Smaller ones are no normal numbers of e5m2.
+    const at::Tensor normal = x.abs().ge(bound.scale * 0x1p-14);
+    REQUIRE(normal.to(at::kFloat).mean().item<float>() > 0.99f);
+    REQUIRE(decoded(bound.rows, bound.scale).equal(decoded(exact.rows, exact.scale)) ==
+            normal.all().item<bool>());
+    REQUIRE((decoded(bound.rows, bound.scale) * normal)
+                .equal(decoded(exact.rows, exact.scale) * normal));
+  }
 }
 
 TEST_CASE("quantize rounds to the nearest code, ties to even", "[kernels][fp8]") {

@@ -115,7 +115,8 @@ TEST_CASE("the references of SwiGLU in codes give the codes of its gradients",
   const at::Tensor gate_up = random({rows, 2 * cols}) * 2, dh = random({rows, cols}),
                    grad = at::empty({rows, 2 * cols}), h = at::empty({rows, cols}),
                    h2 = at::empty_like(h), h_maxima = at::empty({kernels::kAbsMaxPartials}),
-                   maxima = at::empty_like(h_maxima), scale = at::empty({});
+                   maxima = at::empty_like(h_maxima), gains = at::empty_like(h_maxima),
+                   scale = at::empty({});
   kernels::reference::swiglu_backward({.gate_up = in(gate_up),
                                        .grad_h = in(dh),
                                        .grad_gate_up = out(grad),
@@ -128,25 +129,25 @@ TEST_CASE("the references of SwiGLU in codes give the codes of its gradients",
                               .rows = rows,
                               .cols = cols,
                               .dtype = DType::f32,
-                              .partial = out(h_maxima)});
+                              .partial = out(h_maxima),
+                              .gains = out(gains)});
   REQUIRE(h2.equal(h));
   REQUIRE(h_maxima.max().equal(h.abs().max()));
-  const auto expected = ops::quantize(grad, kernels::Fp8Format::e5m2, ops::Sides::both),
+  const at::Tensor bound = dh.abs().max() * gains.max();
+  REQUIRE(bound.ge(grad.abs().max()).item<bool>());
+  const auto expected = ops::quantize(grad, kernels::Fp8Format::e5m2, ops::Sides::both,
+                                      {.maxima = bound}),
              expected_h = ops::quantize(h, kernels::Fp8Format::e4m3, ops::Sides::columns,
                                         {.maxima = h_maxima});
   const at::Tensor by_rows = at::empty_like(expected.rows),
                    by_columns = at::empty_like(expected.columns),
                    h_codes = at::empty_like(expected_h.columns);
-  kernels::reference::swiglu_gradient_max({.gate_up = in(gate_up),
-                                           .grad_h = in(dh),
-                                           .partial = out(maxima),
-                                           .rows = rows,
-                                           .cols = cols,
-                                           .dtype = DType::f32});
-  REQUIRE(maxima.max().equal(grad.abs().max()));
+  kernels::reference::abs_max(
+      {.x = in(dh), .partial = out(maxima), .count = dh.numel(), .dtype = DType::f32});
   kernels::reference::swiglu_codes({.gate_up = in(gate_up),
                                     .grad_h = in(dh),
-                                    .partial = in(maxima),
+                                    .maxima = in(maxima),
+                                    .gains = in(gains),
                                     .scale = out(scale),
                                     .out = ops::code_bytes(by_rows),
                                     .out_t = ops::code_bytes(by_columns),

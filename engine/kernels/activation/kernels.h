@@ -67,7 +67,12 @@ struct Swiglu {
   /// [kAbsMaxPartials], largest |h|, rounded, of each part of h; null: not wanted. With it cols is
   /// a multiple of 8.
   float* partial = nullptr;
+  /// [kAbsMaxPartials], largest factor by which backward may multiply an element of h's gradient,
+  /// of each part: kSiluSlope |up| for the gate, |silu(gate)| for up. Null: not wanted; only with
+  /// `partial`.
+  float* gains = nullptr;
 };
+inline constexpr float kSiluSlope = 1.1f;  ///< above the largest derivative of silu, 1.0998
 
 /// The gradient of gate and up, and h once more, in one pass.
 struct SwigluBackward {
@@ -79,22 +84,16 @@ struct SwigluBackward {
   DType dtype;
 };
 
-/// partial [kAbsMaxPartials] = largest absolute value, rounded to dtype, of each part of what
-/// SwigluBackward writes into grad_gate_up. Writes nothing else.
-struct SwigluGradientMax {
-  const void* gate_up;
-  const void* grad_h;
-  float* partial;
-  std::int64_t rows, cols;  ///< cols a multiple of 8
-  DType dtype;
-};
-
 /// What SwigluBackward, then Quantize of grad_gate_up in e5m2 and of h in e4m3 give, bit for bit,
-/// without the tensors between.
+/// without the tensors between. The scale is not of the largest gradient, which another read of
+/// both inputs would have to find, but of its bound, the largest |grad_h| times the largest gain:
+/// normal numbers of e5m2 span 30 powers of two, of which a bound that is loose takes some that lie
+/// far below the largest.
 struct SwigluCodes {
   const void* gate_up;
   const void* grad_h;
-  const float* partial;     ///< [kAbsMaxPartials] of SwigluGradientMax
+  const float* maxima;      ///< [kAbsMaxPartials] of AbsMax of grad_h
+  const float* gains;       ///< [kAbsMaxPartials] of Swiglu
   float* scale;             ///< [1], written
   std::uint8_t* out;        ///< [rows, 2 cols]; null: not wanted
   std::uint8_t* out_t;      ///< [2 cols, rows]; null: not wanted
@@ -145,7 +144,6 @@ void column_sum(const ColumnSum& args, cudaStream_t stream);
 void partial_sums(const PartialSums& args, cudaStream_t stream);
 void swiglu(const Swiglu& args, cudaStream_t stream);
 void swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
-void swiglu_gradient_max(const SwigluGradientMax& args, cudaStream_t stream);
 void swiglu_codes(const SwigluCodes& args, cudaStream_t stream);
 void dropout(const Dropout& args, cudaStream_t stream);
 }  // namespace cuda
@@ -157,7 +155,6 @@ void column_sum(const ColumnSum& args);
 void partial_sums(const PartialSums& args);
 void swiglu(const Swiglu& args);
 void swiglu_backward(const SwigluBackward& args);
-void swiglu_gradient_max(const SwigluGradientMax& args);
 void swiglu_codes(const SwigluCodes& args);
 void dropout(const Dropout& args);
 }  // namespace reference

@@ -19,6 +19,7 @@ using torch::autograd::variable_list;
 /// What backward needs of the activation.
 struct Activated {
   at::Tensor gate_up;       ///< its input [M, 2F]
+  at::Tensor gains;         ///< of its gradient; undefined in the compute dtype or on the CPU
   at::Tensor hidden;        ///< its output; undefined: to be made again
   at::Tensor scale;         ///< of its output's codes; undefined in the compute dtype
   at::Tensor weight_scale;  ///< of the weight behind it, likewise
@@ -45,7 +46,7 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
   }
   const Sides sides = !for_input ? Sides::columns : gate_up.trainable ? Sides::both : Sides::rows;
   SwigluCodes codes =
-      swiglu_codes(kept.gate_up, dh, sides, down.trainable ? kept.scale : at::Tensor());
+      swiglu_codes(kept.gate_up, kept.gains, dh, sides, down.trainable ? kept.scale : at::Tensor());
   if (codes.h.defined()) from_output.add_to_parameters(codes.h, kept.scale);
   return {codes.gate_up, dh, gate_up};
 }
@@ -57,11 +58,12 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
                             Keep keeping) {
     const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr,
                                            Keep::input, {.gathered = ranks});
-    const at::Tensor maxima = maxima_for(*down, both.y);
-    const LinearOutput out = apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr,
-                                          keep_hidden(keeping, *down, both.y), {.summed = ranks});
-    context->save_for_backward(
-        {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale, out.kept});
+    const at::Tensor maxima = maxima_for(*down, both.y), gains = maxima_for(*down, both.y);
+    const LinearOutput out = apply_linear({swiglu_of(both.y, maxima, gains), maxima}, *down,
+                                          nullptr, keep_hidden(keeping, *down, both.y),
+                                          {.summed = ranks});
+    context->save_for_backward({both.kept, both.scale, both.y, out.scale, both.weight_scale,
+                                out.weight_scale, out.kept, gains});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
     keep_ranks(context, ranks);
@@ -74,7 +76,11 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     auto* const ranks = kept_ranks_or_null(context);
     const LinearGradient dy = through_activation(
         grads[0],
-        {.gate_up = saved[2], .hidden = saved[6], .scale = saved[3], .weight_scale = saved[5]},
+        {.gate_up = saved[2],
+         .gains = saved[7],
+         .hidden = saved[6],
+         .scale = saved[3],
+         .weight_scale = saved[5]},
         kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
     return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks),
             {},

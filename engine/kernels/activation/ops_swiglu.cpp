@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 
 using kernels::Fp8Format;
 
-at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima) {
+at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima, const at::Tensor& gains) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat);
@@ -35,7 +35,8 @@ at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima) {
                          .rows = rows,
                          .cols = cols,
                          .dtype = kernel_dtype(gate_up),
-                         .partial = maxima.defined() ? maxima.mutable_data_ptr<float>() : nullptr},
+                         .partial = fp32_or_null(maxima),
+                         .gains = fp32_or_null(gains)},
                         current_stream());
   return h;
 }
@@ -60,12 +61,26 @@ SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh
   return out;
 }
 
-SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& dh, Sides sides,
-                         const at::Tensor& h_scale) {
+namespace {
+
+/// kernels::Swiglu::gains, on the CPU.
+at::Tensor largest_gain(const at::Tensor& gate_up) {
+  const std::int64_t cols = gate_up.size(1) / 2;
+  const at::Tensor both = gate_up.to(at::kFloat);
+  return (both.narrow(1, cols, cols).abs().max() * kernels::kSiluSlope)
+      .maximum(at::silu(both.narrow(1, 0, cols)).abs().max());
+}
+
+}  // namespace
+
+SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& gains, const at::Tensor& dh,
+                         Sides sides, const at::Tensor& h_scale) {
   const bool again = h_scale.defined();
   if (!gate_up.is_cuda()) {
     const SwigluGradients plain = swiglu_gradients(gate_up, dh, again);
-    SwigluCodes out{.gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides), .h = {}};
+    const at::Tensor bound = dh.to(at::kFloat).abs().max() * largest_gain(gate_up);
+    SwigluCodes out{
+        .gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides, {.maxima = bound}), .h = {}};
     if (again)
       out.h = quantize(plain.h, Fp8Format::e4m3, Sides::columns, {.scale = h_scale}).columns;
     return out;
@@ -73,17 +88,11 @@ SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& dh, Sides 
   const std::int64_t rows = dh.size(0), cols = dh.size(1);
   SwigluCodes out{.gate_up = empty_codes(dh, rows, 2 * cols, Fp8Format::e5m2, sides), .h = {}};
   if (again) out.h = empty_codes(dh, rows, cols, Fp8Format::e4m3, Sides::columns).columns;
-  const at::Tensor maxima = scratch(dh, {kernels::kAbsMaxPartials});
-  kernels::cuda::swiglu_gradient_max({.gate_up = gate_up.const_data_ptr(),
-                                      .grad_h = dh.const_data_ptr(),
-                                      .partial = maxima.mutable_data_ptr<float>(),
-                                      .rows = rows,
-                                      .cols = cols,
-                                      .dtype = kernel_dtype(dh)},
-                                     current_stream());
+  const at::Tensor maxima = maxima_of(dh);
   kernels::cuda::swiglu_codes({.gate_up = gate_up.const_data_ptr(),
                                .grad_h = dh.const_data_ptr(),
-                               .partial = maxima.const_data_ptr<float>(),
+                               .maxima = maxima.const_data_ptr<float>(),
+                               .gains = gains.const_data_ptr<float>(),
                                .scale = out.gate_up.scale.mutable_data_ptr<float>(),
                                .out = code_bytes(out.gate_up.rows),
                                .out_t = code_bytes(out.gate_up.columns),

@@ -44,18 +44,16 @@ class Walk {
   std::int64_t rows_, packs_, row_step_, pack_step_, row_, pack_;
 };
 
-/// The largest of the block's values as T holds it: rounding keeps the order.
-template <typename T>
 __device__ void store_max(float most, float* partial) {
   __shared__ float shared[kWarp];
   most = block_max(most, shared);
-  if (threadIdx.x == 0) partial[blockIdx.x] = to_float(from_float<T>(most));
+  if (threadIdx.x == 0) partial[blockIdx.x] = most;
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu a) {
   const std::int64_t packs = a.cols / kPack;
-  float most = 0;
+  float most = 0, gain = 0;
   Walk walk(a.rows, packs);
   constexpr int kAtOnce = 2;  // reads that need not wait for the write before
   for (std::int64_t left = walk.count(); left > 0; left -= kAtOnce) {
@@ -76,33 +74,18 @@ __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu 
       ups[k].unpack(up);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        gate[i] = gated<T>(gate[i], up[i]);
+        const float silu = gate[i] * sigmoid<T>(gate[i]);
+        gain = fmaxf(gain, fmaxf(kSiluSlope * fabsf(up[i]), fabsf(silu)));
+        gate[i] = silu * up[i];
         most = fmaxf(most, fabsf(gate[i]));
       }
       store(a.h, at_h[k], Pack<T>::of(gate));
     }
   }
-  store_max<T>(most, a.partial);
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) swiglu_gradient_max_kernel(const SwigluGradientMax a) {
-  const std::int64_t packs = a.cols / kPack;
-  float most = 0;
-  Walk walk(a.rows, packs);
-#pragma unroll 2
-  for (std::int64_t left = walk.count(); left > 0; --left, walk.next()) {
-    float gate[kPack], up[kPack], grad[kPack];
-    load<T, kPack>(a.gate_up, walk.of_gate()).unpack(gate);
-    load<T, kPack>(a.gate_up, walk.of_gate() + packs).unpack(up);
-    load<T, kPack>(a.grad_h, walk.of_h()).unpack(grad);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const GatedGradient made = gated_gradient<T>(gate[i], up[i], grad[i]);
-      most = fmaxf(most, fmaxf(fabsf(made.gate), fabsf(made.up)));
-    }
-  }
-  store_max<T>(most, a.partial);
+  store_max(to_float(from_float<T>(most)), a.partial);  // rounding keeps the order
+  if (a.gains == nullptr) return;
+  __syncthreads();  // the block's shared words are read no more
+  store_max(gain, a.gains);
 }
 
 constexpr int kTileCols = 64;
@@ -120,7 +103,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_codes_kernel(const SwigluCode
   enum Part { kGate, kUp, kHidden, kParts };
   __shared__ float shared[kWarp];
   __shared__ std::uint32_t tiles[kParts][kCodeRows * kTileWords];
-  const float factor = 1.0f / scale_of<Fp8Format::e5m2>(a.partial, a.scale, shared);
+  const float gain = largest_of(a.gains, shared);
+  const float factor = 1.0f / scale_of<Fp8Format::e5m2>(a.maxima, a.scale, shared, gain);
   const float h_factor = a.h_t != nullptr ? 1.0f / *a.h_scale : 0.0f;
   const std::int64_t top = static_cast<std::int64_t>(blockIdx.y) * kCodeRows,
                      left = static_cast<std::int64_t>(blockIdx.x) * kTileCols;
@@ -174,26 +158,15 @@ void require_multiple(const char* kernel, std::int64_t cols, std::int64_t unit) 
               "a multiple of " + std::to_string(unit) + " works");
 }
 
-template <typename Args, typename Kernel>
-void launch_partials(const char* name, const Args& args, cudaStream_t stream,
-                     const Kernel& kernel_of) {
-  require_multiple(name, args.cols, kPack);
-  with_type(args.dtype, [&](auto zero) {
-    kernel_of(zero)<<<static_cast<unsigned>(kAbsMaxPartials), kThreads, 0, stream>>>(args);
-  });
-  check_launch(name);
-}
-
 }  // namespace
 
 void swiglu_measured(const Swiglu& args, cudaStream_t stream) {
-  launch_partials("swiglu", args, stream,
-                  [](auto zero) { return swiglu_measured_kernel<decltype(zero)>; });
-}
-
-void swiglu_gradient_max(const SwigluGradientMax& args, cudaStream_t stream) {
-  launch_partials("swiglu_gradient_max", args, stream,
-                  [](auto zero) { return swiglu_gradient_max_kernel<decltype(zero)>; });
+  require_multiple("swiglu", args.cols, kPack);
+  with_type(args.dtype, [&](auto zero) {
+    swiglu_measured_kernel<decltype(zero)>
+        <<<static_cast<unsigned>(kAbsMaxPartials), kThreads, 0, stream>>>(args);
+  });
+  check_launch("swiglu");
 }
 
 void swiglu_codes(const SwigluCodes& args, cudaStream_t stream) {

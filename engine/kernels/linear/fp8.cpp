@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include "engine/base/error.h"
 #include "engine/kernels/linear/kernels.h"
@@ -17,31 +18,20 @@ at::ScalarType dtype_of(Fp8Format format) {
   return format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
 }
 
-constexpr double kLeastAbsMax = 1e-30;
-
 Quantized quantize_cpu(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
-  const double largest = format == Fp8Format::e4m3 ? 448 : 57344;
+  const double largest = kernels::largest_code(format);
   const at::Tensor x32 = x.to(at::kFloat);
   Quantized out{.scale = known.scale};
   if (!known.scale.defined()) {
     const at::Tensor maxima = known.maxima.defined() ? known.maxima : x32.abs();
-    out.scale = maxima.max().clamp_min(kLeastAbsMax) / largest;
+    out.scale = at::full({}, kernels::code_scale(format, maxima.max().item<float>()),
+                         x.options().dtype(at::kFloat));
   }
   const at::Tensor codes =
       (x32 * out.scale.reciprocal()).clamp(-largest, largest).to(dtype_of(format));
   if (sides != Sides::columns) out.rows = codes;
   if (sides != Sides::rows) out.columns = codes.t().contiguous();
   return out;
-}
-
-at::Tensor maxima_of(const at::Tensor& x) {
-  at::Tensor maxima = scratch(x, {kernels::kAbsMaxPartials});
-  kernels::cuda::abs_max({.x = x.const_data_ptr(),
-                          .partial = maxima.mutable_data_ptr<float>(),
-                          .count = x.numel(),
-                          .dtype = kernel_dtype(x)},
-                         current_stream());
-  return maxima;
 }
 
 Quantized codes_of_scale(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
@@ -58,6 +48,16 @@ Quantized codes_of_scale(const at::Tensor& like, std::int64_t rows, std::int64_t
 Quantized empty_codes(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
                       Fp8Format format, Sides sides) {
   return codes_of_scale(like, rows, cols, format, sides, scratch(like, {}));
+}
+
+at::Tensor maxima_of(const at::Tensor& x) {
+  at::Tensor maxima = scratch(x, {kernels::kAbsMaxPartials});
+  kernels::cuda::abs_max({.x = x.const_data_ptr(),
+                          .partial = maxima.mutable_data_ptr<float>(),
+                          .count = x.numel(),
+                          .dtype = kernel_dtype(x)},
+                         current_stream());
+  return maxima;
 }
 
 std::uint8_t* code_bytes(const at::Tensor& codes) {

@@ -93,17 +93,20 @@ __device__ void store_columns(const std::uint32_t* tile, int group, std::uint8_t
   }
 }
 
-/// The factor of codes for the whole block: of the largest partial maximum, then written, or where
-/// `partial` is null read. `shared` [32].
-template <Fp8Format kFormat>
-__device__ float scale_of(const float* partial, float* scale, float* shared) {
-  constexpr float kLeastAbsMax = 1e-30f;
-  constexpr float kLargestCode = kFormat == Fp8Format::e4m3 ? 448.0f : 57344.0f;
-  if (partial == nullptr) return *scale;
-  float most = kLeastAbsMax;
+/// The largest partial maximum, for the whole block. `shared` [32].
+__device__ inline float largest_of(const float* partial, float* shared) {
+  float most = 0;
   for (std::int64_t i = threadIdx.x; i < kAbsMaxPartials; i += blockDim.x)
     most = fmaxf(most, partial[i]);
-  const float found = block_max(most, shared) / kLargestCode;
+  return block_max(most, shared);
+}
+
+/// The factor of codes for the whole block: of the largest partial maximum times `gain`, then
+/// written, or where `partial` is null read. `shared` [32].
+template <Fp8Format kFormat>
+__device__ float scale_of(const float* partial, float* scale, float* shared, float gain = 1.0f) {
+  if (partial == nullptr) return *scale;
+  const float found = code_scale(kFormat, largest_of(partial, shared) * gain);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = found;
   return found;
 }

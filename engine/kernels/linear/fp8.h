@@ -6,8 +6,8 @@
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/parameter.h"
 
-/// Tensors in FP8 with one factor for all elements, taken from the tensor at hand: values are x *
-/// largest code / max |x|, rounded to the nearest code. Micikevicius et al. 2022, arXiv:2209.05433.
+/// Tensors in FP8 with one factor for all elements, taken from the tensor at hand
+/// (kernels::code_scale), rounded to the nearest code. Micikevicius et al. 2022, arXiv:2209.05433.
 namespace dstrain::ops {
 
 struct Quantized {
@@ -30,6 +30,9 @@ struct Known {
   at::Tensor scale = {};   ///< that of its codes
   at::Tensor maxima = {};  ///< largest absolute values of its parts, as in Measured (ops.h)
 };
+
+/// [kAbsMaxPartials], the largest absolute values of parts of x, on a GPU.
+[[nodiscard]] at::Tensor maxima_of(const at::Tensor& x);
 
 /// x [R, C], dense. Codes and scale are the same with and without `known.maxima`.
 [[nodiscard]] Quantized quantize(const at::Tensor& x, kernels::Fp8Format format, Sides sides,

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
@@ -13,6 +14,19 @@ namespace dstrain::kernels {
 /// Formats of 8 bits: e4m3 (finite, largest 448) for values, e5m2 (largest 57344) for gradients.
 /// Micikevicius et al. 2022, arXiv:2209.05433, sec. 3.
 enum class Fp8Format { e4m3, e5m2 };
+[[nodiscard]] constexpr float largest_code(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? 448.0f : 57344.0f;
+}
+/// What codes are multiplied by, for values up to `largest`. Of gradients it is a power of two:
+/// their codes stand for the same numbers, down to the smallest, whether `largest` is reached or
+/// only a bound.
+[[nodiscard]] constexpr float code_scale(Fp8Format format, float largest) {
+  constexpr float kLeastAbsMax = 1e-30f;
+  constexpr std::uint32_t kFraction = 0x7fffff;
+  const float exact = (largest > kLeastAbsMax ? largest : kLeastAbsMax) / largest_code(format);
+  if (format == Fp8Format::e4m3) return exact;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(exact) + kFraction) & ~kFraction);
+}
 
 /// partial [kAbsMaxPartials] = largest |x| of each part of x; nan is passed over.
 struct AbsMax {
@@ -23,8 +37,8 @@ struct AbsMax {
 };
 inline constexpr std::int64_t kAbsMaxPartials = 528;
 
-/// x / scale in 8 bits, as rows and as columns, x read once. Where `partial` is given, scale is its
-/// largest value (1e-30 at least) over the format's largest, and written; else it is read.
+/// x / scale in 8 bits, as rows and as columns, x read once. Where `partial` is given, scale is
+/// code_scale of its largest value, and written; else it is read.
 struct Quantize {
   const void* x;         ///< [rows, cols], both multiples of 16
   std::uint8_t* out;     ///< [rows, cols]; null: not wanted
