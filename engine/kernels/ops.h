@@ -201,6 +201,10 @@ struct SecondLabels {
                                                const at::Tensor& totals,
                                                const SecondLabels& second = {});
 
+/// How many rows of logits are held at once: up to 4096 in 1.25 GiB, or 8192 in 4 GiB, so that the
+/// gradient of the table is read and written less often.
+enum class LogitRows { few, many };
+
 /// Cross entropy of the tokens that follow: sum over rows of weight * -log softmax(x
 /// table^T)[label], fp32 scalar, in chunks of rows so that the logits are never whole. x [M, D],
 /// table [V, D], labels [M] int64, weights [M] fp32. Adds [loss, top-1, 0, targets] to `totals`.
@@ -209,9 +213,11 @@ struct SecondLabels {
 /// same logits.
 [[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table,
                                               const at::Tensor& labels, const at::Tensor& weights,
-                                              const at::Tensor& totals);
+                                              const at::Tensor& totals,
+                                              LogitRows at_once = LogitRows::few);
 /// Bytes of logits that it holds at once on a GPU in training; without gradients 256 MiB at most.
 [[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
-                                                      int element_bytes);
+                                                      int element_bytes,
+                                                      LogitRows at_once = LogitRows::few);
 
 }  // namespace dstrain::ops

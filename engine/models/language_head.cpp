@@ -66,7 +66,9 @@ at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
                                   *context.peers.along(CommAxis::tensor));
   const std::int64_t rows = x_mD.size(0), first = shape_.tensor.index * rows;
   return ops::linear_cross_entropy(x_mD, *table_, batch.labels.narrow(0, first, rows),
-                                   batch.weights.narrow(0, first, rows), totals);
+                                   batch.weights.narrow(0, first, rows), totals,
+                                   context.keep_hidden ? ops::LogitRows::many
+                                                       : ops::LogitRows::few);
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
@@ -123,15 +125,20 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
   // Loss and hit of each row. Backward, the gradient of the norm's output with the logits, or then
   // with that of both inputs.
   const Bytes per_row = 2 * rows * kFloatBytes;
-  cost.backward_workspace =
-      stream + std::max(logit_bytes(own_rows, shape.compute_bytes) + per_row, stream);
+  const auto workspace = [&](ops::LogitRows at_once) {
+    return stream +
+           std::max(logit_bytes(own_rows, shape.compute_bytes, at_once) + per_row, stream);
+  };
+  cost.backward_workspace = workspace(ops::LogitRows::few);
+  cost.hidden_workspace = workspace(ops::LogitRows::many) - cost.backward_workspace;
   return cost;
 }
 
 /// With what is gathered and summed of a chunk's rows.
-Bytes LanguageHead::logit_bytes(std::int64_t own_rows, int compute_bytes) const {
+Bytes LanguageHead::logit_bytes(std::int64_t own_rows, int compute_bytes,
+                                ops::LogitRows at_once) const {
   if (own_table_.cut == Cut::none)
-    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes);
+    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes, at_once);
   const int ranks = shape_.tensor.count;
   const auto chunks =
       ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes);

@@ -59,7 +59,8 @@ class LanguageHead final : public Block {
   /// Of the rows of this rank, or of all.
   [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
                                 const BlockContext& context);
-  [[nodiscard]] Bytes logit_bytes(std::int64_t own_rows, int compute_bytes) const;
+  [[nodiscard]] Bytes logit_bytes(std::int64_t own_rows, int compute_bytes,
+                                  ops::LogitRows at_once) const;
   void add_loss_exchanges(BlockCost& cost, std::int64_t own_rows, int compute_bytes) const;
 
   std::string name_;

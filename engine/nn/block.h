@@ -84,7 +84,7 @@ struct BlockContext {
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
   /// next token on return; undefined otherwise.
   at::Tensor next_tokens = {};
-  /// Outputs of activation functions are saved (Program::keeps_hidden).
+  /// Outputs of activation functions are saved, and so on (ProgramOptions::keep_hidden).
   bool keep_hidden = false;
   /// Of the axes that exchanges of the model's blocks name; calls run on the current stream.
   Peers peers = {};

@@ -141,7 +141,7 @@ class PreNormLayer final : public Block {
                  2 * stream + in_attention.backward - kept_by_mlp + gathered) +
         (place_.gradients_apart ? stream : 0);
     // Kept, it is not made in the first place, and has been let go by the second.
-    if constexpr (!kExperts) cost.hidden_workspace = cost.hidden_bytes;
+    if constexpr (!kExperts) cost.hidden_workspace = -cost.hidden_bytes;
     if (place_.drop_path > 0) {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;

@@ -98,7 +98,7 @@ struct BlockCost {
   /// Outputs of activation functions that backward writes once more, or does not where
   /// ProgramOptions::keep_hidden has them saved.
   Bytes hidden_bytes = 0;
-  Bytes hidden_workspace = 0;  ///< less in backward_workspace then
+  Bytes hidden_workspace = 0;  ///< added to backward_workspace then; below 0: taken off
   // Of a backward in two parts.
   Flops weight_flops = 0;  ///< gradients of the matrices, a part of backward
   Bytes held_bytes = 0;    ///< kept from the first part to the second; 0: it stays whole

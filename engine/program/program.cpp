@@ -272,7 +272,7 @@ Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps, bool kee
   // The gradient of the block's output is already there.
   if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
   if (runs_backward(kind)) {
-    return block.backward_workspace - (keeps_hidden ? block.hidden_workspace : 0) +
+    return block.backward_workspace + (keeps_hidden ? block.hidden_workspace : 0) +
            block.boundary_bytes();
   }
   return 0;

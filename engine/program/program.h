@@ -196,7 +196,8 @@ struct ProgramOptions {
   /// Data ranks on GPUs of one host gather and reduce by copies between their memories.
   bool peer_copies = false;
   Bytes input_memory = 0;  ///< of the device, by what decodes images on it
-  /// Blocks save what they else compute again in one pass with others (BlockCost::hidden_bytes).
+  /// Memory is spent on time: blocks save what they else compute again in one pass with others
+  /// (BlockCost::hidden_bytes), and the head of a language model makes logits of more rows at once.
   bool keep_hidden = false;
 };
 

@@ -6,12 +6,15 @@
 /// How many rows of logits are held at once; not for other layers.
 namespace dstrain::ops {
 
-inline constexpr std::int64_t kMostLogitRows = 4096;
+struct LogitLimit {
+  std::int64_t rows, bytes;
+};
 // On a GPU, in training; and without gradients, where a run holds them beside the memory of its
 // CUDA graphs. On the CPU ATen's steps each copy.
-inline constexpr std::int64_t kLogitsBytes = std::int64_t{5} << 28;           // 1.25 GiB
-inline constexpr std::int64_t kEvaluatedLogitsBytes = std::int64_t{1} << 28;  // 256 MiB
-inline constexpr std::int64_t kLogitsBytesCpu = std::int64_t{1} << 26;        // 64 MiB
+inline constexpr LogitLimit kFewLogits{4096, std::int64_t{5} << 28};        // 1.25 GiB
+inline constexpr LogitLimit kManyLogits{8192, std::int64_t{4} << 30};       // 4 GiB
+inline constexpr LogitLimit kEvaluatedLogits{4096, std::int64_t{1} << 28};  // 256 MiB
+inline constexpr LogitLimit kLogitsOnCpu{4096, std::int64_t{1} << 26};      // 64 MiB
 inline constexpr std::int64_t kLogitRowGrain = 128;  // what a product's tiles divide
 
 /// Rows of whole 16-byte words.
@@ -19,11 +22,12 @@ inline constexpr std::int64_t kLogitRowGrain = 128;  // what a product's tiles d
   return (classes + 7) / 8 * 8;
 }
 
-/// Rows of a chunk: as many as the limits allow, rather a divisor of all rows that is not much
+/// Rows of a chunk: as many as the limit allows, rather a divisor of all rows that is not much
 /// less, so that all chunks have one shape.
 [[nodiscard]] inline std::int64_t chunk_rows(std::int64_t rows, std::int64_t row_bytes,
-                                             std::int64_t most_bytes) {
-  const std::int64_t limit = std::clamp<std::int64_t>(most_bytes / row_bytes, 1, kMostLogitRows);
+                                             const LogitLimit& at_once) {
+  const std::int64_t limit =
+      std::clamp<std::int64_t>(at_once.bytes / row_bytes, 1, at_once.rows);
   if (rows <= limit) return std::max<std::int64_t>(rows, 1);
   const std::int64_t most =
       limit < kLogitRowGrain ? limit : limit / kLogitRowGrain * kLogitRowGrain;

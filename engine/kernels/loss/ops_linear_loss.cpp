@@ -78,6 +78,10 @@ void loss_rows(const at::Tensor& logits, const Targets& targets, const at::Tenso
       current_stream());
 }
 
+const LogitLimit& limit_of(LogitRows at_once) {
+  return at_once == LogitRows::many ? kManyLogits : kFewLogits;
+}
+
 /// Adds the rows' sums to the totals; the sum of the losses.
 at::Tensor add_totals(const Targets& targets, const at::Tensor& loss, const at::Tensor& top1) {
   if (!loss.is_cuda()) {
@@ -98,16 +102,16 @@ at::Tensor add_totals(const Targets& targets, const at::Tensor& loss, const at::
   return sum;
 }
 
-/// Goes through the rows in chunks whose logits, of `most_bytes` on a GPU, share one buffer;
+/// Goes through the rows in chunks whose logits, limited by `at_once` on a GPU, share one buffer;
 /// `each(first, x, logits)` comes after the losses of a chunk. Returns the sum of the losses.
 template <typename Each>
 at::Tensor for_each_chunk(const at::Tensor& x, const Parameter& table, const Targets& targets,
-                          const at::Tensor& grad_loss, std::int64_t most_bytes, const Each& each) {
+                          const at::Tensor& grad_loss, const LogitLimit& at_once, const Each& each) {
   const at::Tensor& value = value_of(table, x);
   const std::int64_t rows = x.size(0), classes = value.size(0);
   const std::int64_t stride = padded_classes(classes);
   const std::int64_t most = chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()),
-                                       x.is_cuda() ? most_bytes : kLogitsBytesCpu);
+                                       x.is_cuda() ? at_once : kLogitsOnCpu);
   const at::Tensor buffer = at::empty({most, stride}, x.options());
   const at::Tensor loss = scratch(x, {rows}), top1 = scratch(x, {rows});
   for (std::int64_t first = 0; first < rows; first += most) {
@@ -126,9 +130,10 @@ at::Tensor for_each_chunk(const at::Tensor& x, const Parameter& table, const Tar
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* table,
-                            const Targets& targets) {
+                            const Targets& targets, LogitRows at_once) {
     context->save_for_backward({dense(input), targets.labels, targets.weights});
     context->saved_data["totals"] = targets.totals;  // changed in between by other micro-batches
+    context->saved_data["many"] = at_once == LogitRows::many;
     keep(context, "table", table);
     return at::zeros({}, input.options().dtype(at::kFloat));
   }
@@ -139,26 +144,29 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Targets targets{saved[1], saved[2], context->saved_data.at("totals").toTensor()};
     Parameter& table = kept(context, "table");
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
-    (void)for_each_chunk(x, table, targets, dense(grads[0]), kLogitsBytes,
+    const LogitLimit& at_once = limit_of(
+        context->saved_data.at("many").toBool() ? LogitRows::many : LogitRows::few);
+    (void)for_each_chunk(x, table, targets, dense(grads[0]), at_once,
                          [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
                            if (dx.defined())
                              multiply(grad, value_of(table, x), dx.narrow(0, first, part.size(0)));
                            if (table.trainable) add_weight_gradient(part, grad, table);
                          });
-    return {dx, {}, {}, {}};
+    return {dx, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
-                                        int element_bytes) {
+std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes, int element_bytes,
+                                        LogitRows at_once) {
   const std::int64_t row_bytes = padded_classes(classes) * element_bytes;
-  return chunk_rows(rows, row_bytes, kLogitsBytes) * row_bytes;
+  return chunk_rows(rows, row_bytes, limit_of(at_once)) * row_bytes;
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const at::Tensor& labels,
-                                const at::Tensor& weights, const at::Tensor& totals) {
+                                const at::Tensor& weights, const at::Tensor& totals,
+                                LogitRows at_once) {
   const at::Tensor& value = value_of(table, x_MD);
   DSTRAIN_CHECK(
       x_MD.dim() == 2 && value.dim() == 2 && value.size(1) == x_MD.size(1) && value.size(0) > 0 &&
@@ -170,8 +178,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const 
           shape_of(x_MD), shape_of(value), shape_of(labels), shape_of(weights), shape_of(totals)));
   const Targets targets{labels, weights, totals};
   if (c10::GradMode::is_enabled() && (x_MD.requires_grad() || table.trainable))
-    return LinearCrossEntropy::apply(x_MD, anchor_for(x_MD, table.trainable), &table, targets);
-  return for_each_chunk(dense(x_MD), table, targets, {}, kEvaluatedLogitsBytes,
+    return LinearCrossEntropy::apply(x_MD, anchor_for(x_MD, table.trainable), &table, targets,
+                                     at_once);
+  return for_each_chunk(dense(x_MD), table, targets, {}, kEvaluatedLogits,
                         [](std::int64_t, const at::Tensor&, const at::Tensor&) {});
 }
 

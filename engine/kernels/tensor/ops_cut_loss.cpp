@@ -163,9 +163,9 @@ struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
 std::vector<std::int64_t> cut_cross_entropy_chunks(std::int64_t rows, int ranks,
                                                    std::int64_t classes, int element_bytes) {
   const std::int64_t most =
-      chunk_rows(rows, ranks * padded_classes(classes) * element_bytes, kLogitsBytes);
+      chunk_rows(rows, ranks * padded_classes(classes) * element_bytes, kFewLogits);
   // All ranks' rows of a chunk together are no more than those of one rank alone.
-  const std::int64_t own = std::max<std::int64_t>(1, std::min(most, kMostLogitRows / ranks));
+  const std::int64_t own = std::max<std::int64_t>(1, std::min(most, kFewLogits.rows / ranks));
   std::vector<std::int64_t> chunks;
   for (std::int64_t first = 0; first < rows; first += own)
     chunks.push_back(std::min(own, rows - first));
