@@ -1,7 +1,10 @@
 #include "engine/data/text_dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
@@ -15,7 +18,21 @@ namespace {
 
 using namespace text;
 
+constexpr double kMuchPadding = 0.2;  // of a row
+
+/// Says how much a step computes in vain; empty where it is little, or rows are packed.
+std::string padding_note(const DataConfig& data, const Selection& selection) {
+  const auto tokens = std::accumulate(selection.lengths.begin(), selection.lengths.end(), 0.0);
+  const double padding = 1 - tokens / static_cast<double>(selection.lengths.size()) / data.sequence;
+  if (data.packing || padding < kMuchPadding) return "";
+  return fmt::format(
+      "data, train: {:.0f} % of each row of {} tokens is padding on average, which a step computes "
+      "like the rest: data.packing: true puts several samples into a row",
+      100 * padding, data.sequence);
+}
+
 }  // namespace
+
 std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
                                        const std::string& model_weights, std::int64_t vocab_size,
                                        std::int64_t seed, ProgressSink* progress) {
@@ -26,6 +43,9 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
   OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
   check_vocabulary(data, open, vocab_size);
+  if (const std::string note = padding_note(data, open.selection);
+      progress != nullptr && split == Split::train && !note.empty())
+    progress->note(note);
   return make_rows(data, std::move(open.file), std::move(open.selection), seed);
 }
 

@@ -239,6 +239,13 @@ TEST_CASE("text of files goes through the model's tokenizer, and prompts come ba
   const auto train = open_text(data, Split::train, weights, 300, 0, &heard);
   REQUIRE(heard.has("tokenised train-v1.1.json: 1 records"));
   REQUIRE(heard.has("data, train: 1 samples"));
+  REQUIRE(heard.has("data, train: 46 % of each row of 128 tokens is padding on average"));
+  Heard packed, test;
+  data.packing = true;
+  (void)open_text(data, Split::train, weights, 300, 0, &packed);
+  data.packing = false;
+  (void)open_text(data, Split::test, weights, 300, 0, &test);
+  for (const Heard* others : {&packed, &test}) REQUIRE_FALSE(others->has("padding"));
   const TextRow row = read(*train, 0);
   REQUIRE(bytes_of(row.tokens) == "Question: River? Context: " + context + " Answer: Limmat");
   std::vector<std::int64_t> labelled;
