@@ -65,10 +65,9 @@ at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
     return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals,
                                   *context.peers.along(CommAxis::tensor));
   const std::int64_t rows = x_mD.size(0), first = shape_.tensor.index * rows;
-  return ops::linear_cross_entropy(x_mD, *table_, batch.labels.narrow(0, first, rows),
-                                   batch.weights.narrow(0, first, rows), totals,
-                                   context.keep_hidden ? ops::LogitRows::many
-                                                       : ops::LogitRows::few);
+  return ops::linear_cross_entropy(
+      x_mD, *table_, batch.labels.narrow(0, first, rows), batch.weights.narrow(0, first, rows),
+      totals, context.keep_hidden ? ops::LogitRows::many : ops::LogitRows::few);
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
@@ -126,8 +125,7 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
   // with that of both inputs.
   const Bytes per_row = 2 * rows * kFloatBytes;
   const auto workspace = [&](ops::LogitRows at_once) {
-    return stream +
-           std::max(logit_bytes(own_rows, shape.compute_bytes, at_once) + per_row, stream);
+    return stream + std::max(logit_bytes(own_rows, shape.compute_bytes, at_once) + per_row, stream);
   };
   cost.backward_workspace = workspace(ops::LogitRows::few);
   cost.hidden_workspace = workspace(ops::LogitRows::many) - cost.backward_workspace;

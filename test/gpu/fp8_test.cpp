@@ -150,8 +150,9 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for 
   (void)ops::swiglu_of(gate_up, maxima, gains);
   const at::Tensor bound = ops::maxima_of(dh).max() * gains.max();
   REQUIRE(bound.ge(plain.gate_up.abs().max() * (1 - 0x1p-7)).item<bool>());  // rounded, too
-  const auto both = ops::quantize(plain.gate_up, Fp8Format::e5m2, sides,
-                                  {.maxima = bound.expand({kernels::kAbsMaxPartials}).contiguous()}),
+  const auto both =
+                 ops::quantize(plain.gate_up, Fp8Format::e5m2, sides,
+                               {.maxima = bound.expand({kernels::kAbsMaxPartials}).contiguous()}),
              h = ops::quantize(plain.h, Fp8Format::e4m3, Sides::columns);
   for (int run = 0; run < 2; ++run) {
     const ops::SwigluCodes codes =

@@ -135,8 +135,8 @@ TEST_CASE("the references of SwiGLU in codes give the codes of its gradients",
   REQUIRE(h_maxima.max().equal(h.abs().max()));
   const at::Tensor bound = dh.abs().max() * gains.max();
   REQUIRE(bound.ge(grad.abs().max()).item<bool>());
-  const auto expected = ops::quantize(grad, kernels::Fp8Format::e5m2, ops::Sides::both,
-                                      {.maxima = bound}),
+  const auto expected =
+                 ops::quantize(grad, kernels::Fp8Format::e5m2, ops::Sides::both, {.maxima = bound}),
              expected_h = ops::quantize(h, kernels::Fp8Format::e4m3, ops::Sides::columns,
                                         {.maxima = h_maxima});
   const at::Tensor by_rows = at::empty_like(expected.rows),

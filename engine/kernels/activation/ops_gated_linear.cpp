@@ -59,9 +59,9 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr,
                                            Keep::input, {.gathered = ranks});
     const at::Tensor maxima = maxima_for(*down, both.y), gains = maxima_for(*down, both.y);
-    const LinearOutput out = apply_linear({swiglu_of(both.y, maxima, gains), maxima}, *down,
-                                          nullptr, keep_hidden(keeping, *down, both.y),
-                                          {.summed = ranks});
+    const LinearOutput out =
+        apply_linear({swiglu_of(both.y, maxima, gains), maxima}, *down, nullptr,
+                     keep_hidden(keeping, *down, both.y), {.summed = ranks});
     context->save_for_backward({both.kept, both.scale, both.y, out.scale, both.weight_scale,
                                 out.weight_scale, out.kept, gains});
     keep(context, "gate_up", gate_up);
@@ -74,14 +74,14 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
     auto* const ranks = kept_ranks_or_null(context);
-    const LinearGradient dy = through_activation(
-        grads[0],
-        {.gate_up = saved[2],
-         .gains = saved[7],
-         .hidden = saved[6],
-         .scale = saved[3],
-         .weight_scale = saved[5]},
-        kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
+    const LinearGradient dy =
+        through_activation(grads[0],
+                           {.gate_up = saved[2],
+                            .gains = saved[7],
+                            .hidden = saved[6],
+                            .scale = saved[3],
+                            .weight_scale = saved[5]},
+                           kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
     return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks),
             {},
             {},

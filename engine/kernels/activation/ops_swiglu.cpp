@@ -79,8 +79,8 @@ SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& gains, con
   if (!gate_up.is_cuda()) {
     const SwigluGradients plain = swiglu_gradients(gate_up, dh, again);
     const at::Tensor bound = dh.to(at::kFloat).abs().max() * largest_gain(gate_up);
-    SwigluCodes out{
-        .gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides, {.maxima = bound}), .h = {}};
+    SwigluCodes out{.gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides, {.maxima = bound}),
+                    .h = {}};
     if (again)
       out.h = quantize(plain.h, Fp8Format::e4m3, Sides::columns, {.scale = h_scale}).columns;
     return out;

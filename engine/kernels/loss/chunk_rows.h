@@ -26,8 +26,7 @@ inline constexpr std::int64_t kLogitRowGrain = 128;  // what a product's tiles d
 /// less, so that all chunks have one shape.
 [[nodiscard]] inline std::int64_t chunk_rows(std::int64_t rows, std::int64_t row_bytes,
                                              const LogitLimit& at_once) {
-  const std::int64_t limit =
-      std::clamp<std::int64_t>(at_once.bytes / row_bytes, 1, at_once.rows);
+  const std::int64_t limit = std::clamp<std::int64_t>(at_once.bytes / row_bytes, 1, at_once.rows);
   if (rows <= limit) return std::max<std::int64_t>(rows, 1);
   const std::int64_t most =
       limit < kLogitRowGrain ? limit : limit / kLogitRowGrain * kLogitRowGrain;

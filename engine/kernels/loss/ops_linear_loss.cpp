@@ -106,7 +106,8 @@ at::Tensor add_totals(const Targets& targets, const at::Tensor& loss, const at::
 /// `each(first, x, logits)` comes after the losses of a chunk. Returns the sum of the losses.
 template <typename Each>
 at::Tensor for_each_chunk(const at::Tensor& x, const Parameter& table, const Targets& targets,
-                          const at::Tensor& grad_loss, const LogitLimit& at_once, const Each& each) {
+                          const at::Tensor& grad_loss, const LogitLimit& at_once,
+                          const Each& each) {
   const at::Tensor& value = value_of(table, x);
   const std::int64_t rows = x.size(0), classes = value.size(0);
   const std::int64_t stride = padded_classes(classes);
@@ -144,8 +145,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Targets targets{saved[1], saved[2], context->saved_data.at("totals").toTensor()};
     Parameter& table = kept(context, "table");
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
-    const LogitLimit& at_once = limit_of(
-        context->saved_data.at("many").toBool() ? LogitRows::many : LogitRows::few);
+    const LogitLimit& at_once =
+        limit_of(context->saved_data.at("many").toBool() ? LogitRows::many : LogitRows::few);
     (void)for_each_chunk(x, table, targets, dense(grads[0]), at_once,
                          [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
                            if (dx.defined())
