@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/base/append_file.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
-#include "engine/base/append_file.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
 
@@ -48,6 +48,7 @@ class MetricLines final : public MetricsSink {
   MetricLines(fs::path path, std::int64_t resumed_step)
       : path_(std::move(path)), resumed_step_(resumed_step) {}
 
+  [[nodiscard]] std::string_view name() const override { return "metrics.jsonl"; }
   /// Goes on with a file whose old lines could not be dropped.
   void open() override {
     std::exception_ptr problem;
@@ -76,6 +77,7 @@ class EventLines final : public MetricsSink {
  public:
   explicit EventLines(fs::path path) : path_(std::move(path)) {}
 
+  [[nodiscard]] std::string_view name() const override { return "events.jsonl"; }
   void open() override { file_.open(path_); }
   void event(const MetricsEvent& event) override {
     Json json = {{"kind", event.kind},

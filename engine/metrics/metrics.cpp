@@ -1,5 +1,6 @@
 #include "engine/metrics/metrics.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 
@@ -19,14 +20,17 @@ constexpr int kMaxFailures = 3;  ///< in a row
 
 struct MetricsWriter::Problems {
   mutable std::mutex mutex;
-  std::int64_t failed_writes = 0;
-  std::string first;
+  std::vector<MissingMetrics> sinks;
 
-  void count(const std::string& problem) {
+  void count(std::string_view sink, const std::string& problem) {
     const std::lock_guard lock(mutex);
-    if (failed_writes++ > 0) return;
-    first = problem;
-    log_warning("metrics are incomplete from here on: {}", first);
+    const auto known = std::ranges::find(sinks, sink, &MissingMetrics::sink);
+    if (known != sinks.end()) {
+      ++known->writes;
+      return;
+    }
+    sinks.push_back({.sink = std::string(sink), .writes = 1, .first_problem = problem});
+    log_warning("{} is incomplete from here on: {}", sink, problem);
   }
 };
 
@@ -51,12 +55,12 @@ struct MetricsWriter::Own {
 namespace {
 
 template <class Problems, class Write>
-bool attempt(Problems& problems, const Write& write) {
+bool attempt(Problems& problems, MetricsSink& sink, const Write& write) {
   try {
-    write();
+    write(sink);
     return true;
   } catch (const std::exception& error) {
-    problems.count(error.what());
+    problems.count(sink.name(), error.what());
     return false;
   }
 }
@@ -67,10 +71,10 @@ template <class Write>
 void MetricsWriter::Own::each(Problems& problems, const Write& write) {
   for (Entry& entry : entries) {
     if (entry.failures >= kMaxFailures) {
-      problems.count("");
+      problems.count(entry.sink->name(), "");
       continue;
     }
-    const bool good = attempt(problems, [&] { write(*entry.sink); });
+    const bool good = attempt(problems, *entry.sink, write);
     entry.failures = good ? 0 : entry.failures + 1;
   }
 }
@@ -87,7 +91,7 @@ MetricsWriter::~MetricsWriter() = default;
 /// `write` is copied to the thread, and must own what it writes.
 template <class Write>
 void MetricsWriter::each(const Write& write) {
-  for (MetricsSink* sink : added_) attempt(*problems_, [&] { write(*sink); });
+  for (MetricsSink* sink : added_) attempt(*problems_, *sink, write);
   queue_.push([own = own_, problems = problems_, write] { own->each(*problems, write); });
 }
 
@@ -112,15 +116,15 @@ void MetricsWriter::event(std::string_view kind, std::int64_t step,
 
 bool MetricsWriter::flush() { return queue_.flush(); }
 
-std::int64_t MetricsWriter::failed_writes() const {
+std::vector<MissingMetrics> MetricsWriter::missing() const {
   const std::lock_guard lock(problems_->mutex);
-  return problems_->failed_writes + static_cast<std::int64_t>(queue_.dropped());
-}
-
-std::string MetricsWriter::first_problem() const {
-  const std::lock_guard lock(problems_->mutex);
-  if (!problems_->first.empty() || queue_.dropped() == 0) return problems_->first;
-  return "the files take longer than the steps";
+  std::vector<MissingMetrics> all = problems_->sinks;
+  if (const auto dropped = static_cast<std::int64_t>(queue_.dropped()); dropped > 0) {
+    all.push_back({.sink = "all files",
+                   .writes = dropped,
+                   .first_problem = "the files take longer than the steps"});
+  }
+  return all;
 }
 
 }  // namespace dstrain

@@ -50,12 +50,12 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
-  double accuracy = 0;       ///< top-1, 0 to 1; nan: not known
-  double top5 = 0;           ///< 0 to 1; nan: not known
+  double accuracy = 0;             ///< top-1, 0 to 1; nan: not known
+  double top5 = 0;                 ///< 0 to 1; nan: not known
   double ema_loss = kUnknown;      ///< of the average of the weights
   double ema_accuracy = kUnknown;  ///< the same, top-1
-  std::int64_t samples = 0;  ///< images, or rows of tokens
-  std::int64_t targets = 0;  ///< images, or labelled tokens
+  std::int64_t samples = 0;        ///< images, or rows of tokens
+  std::int64_t targets = 0;        ///< images, or labelled tokens
   double seconds = 0;
 };
 
@@ -86,6 +86,8 @@ struct MetricsEvent {
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
+  /// What a message calls it: "metrics.jsonl".
+  [[nodiscard]] virtual std::string_view name() const = 0;
   /// Makes its files; called once, before the rest.
   virtual void open() {}
   virtual void write(const StepMetrics&) {}
@@ -115,10 +117,18 @@ struct MetricsOptions {
   WandbOptions wandb = {};
 };
 
+/// Writes that a sink did not take.
+struct MissingMetrics {
+  std::string sink;  ///< MetricsSink::name; "all files" of what was dropped
+  std::int64_t writes = 0;
+  std::string first_problem;
+};
+
 /// Writes metrics of one run to all sinks: those of the table in metrics.cpp on a thread of its
 /// own, and those that are added at once. For rank 0; not thread-safe. Training never stops or
-/// waits because of it: a write that fails is counted and the first one is logged, a sink that has
-/// failed three times in a row is left alone, and when 4,096 writes wait the oldest is dropped.
+/// waits because of it: a write that fails is counted and the first one of each sink is logged, a
+/// sink that has failed three times in a row is left alone, and when 4,096 writes wait the oldest
+/// is dropped.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
@@ -139,10 +149,9 @@ class MetricsWriter {
 
   /// Waits until all is written, up to five seconds; false when it is not.
   bool flush();
-  /// Of what has been tried or dropped so far; flush() first to know all.
-  [[nodiscard]] std::int64_t failed_writes() const;
-  /// Of a write; empty: none.
-  [[nodiscard]] std::string first_problem() const;
+  /// Of what has been tried or dropped so far, by sink in the order of their first problems;
+  /// flush() first to know all.
+  [[nodiscard]] std::vector<MissingMetrics> missing() const;
 
  private:
   struct Own;

@@ -17,6 +17,7 @@ namespace dstrain {
 /// Tells a person how the run goes.
 class Progress : public MetricsSink {
  public:
+  [[nodiscard]] std::string_view name() const override { return "the progress"; }
   virtual void note(const std::string& text) = 0;
 };
 

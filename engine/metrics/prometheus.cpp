@@ -36,6 +36,7 @@ class Prometheus final : public MetricsSink {
     }
   }
 
+  [[nodiscard]] std::string_view name() const override { return "Prometheus' file"; }
   void write(const StepMetrics& metrics) override { take(metrics, step_metrics(), "train"); }
   void write(const EvaluationMetrics& metrics) override {
     take(metrics, evaluation_metrics(), "evaluation");

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/base/clock.h"
 #include "engine/base/append_file.h"
+#include "engine/base/clock.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
 #include "engine/metrics/tensorboard.h"
@@ -31,6 +31,7 @@ class TensorBoard final : public MetricsSink {
   TensorBoard(std::filesystem::path folder, std::int64_t resumed_step)
       : folder_(std::move(folder)), resumed_step_(resumed_step) {}
 
+  [[nodiscard]] std::string_view name() const override { return "TensorBoard's file"; }
   void open() override {
     std::filesystem::create_directories(folder_);
     const double now = unix_time_s();

@@ -49,6 +49,7 @@ class Wandb final : public MetricsSink {
     }
   }
 
+  [[nodiscard]] std::string_view name() const override { return "the file of Weights & Biases"; }
   void open() override {
     start_s_ = unix_time_s();
     const std::time_t seconds = static_cast<std::time_t>(start_s_);

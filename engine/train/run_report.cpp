@@ -318,10 +318,9 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   report_communication(done - first_step_);
   if (!metrics_.flush())
     progress_.note("warning: a file of metrics takes no more lines; the last ones are missing");
-  if (metrics_.failed_writes() > 0) {
-    progress_.note(
-        fmt::format("warning: {} lines of metrics, events or TensorBoard are missing: {}",
-                    metrics_.failed_writes(), metrics_.first_problem()));
+  for (const MissingMetrics& missing : metrics_.missing()) {
+    progress_.note(fmt::format("warning: {} writes to {} are missing: {}", missing.writes,
+                               missing.sink, missing.first_problem));
   }
   progress_.note(fmt::format("metrics, logs and checkpoints: {}", directory_.root().string()));
 }

@@ -129,7 +129,7 @@ def test_room_again(folder, size):
     disk.clear()
     text += process.communicate(timeout=120)[0]
     expect(0, process.returncode, text, "warning: checkpoint failed", "No space left on device", "done after 300 of 300",
-           "lines of metrics, events or TensorBoard are missing")
+           "writes to metrics.jsonl are missing")
     assert "step 300," in expect_success(run("checkpoint", "verify", only_run(disk.path / "runs")))
 
 

@@ -116,7 +116,7 @@ TEST_CASE("every step and evaluation is one line with its numbers", "[metrics]")
   REQUIRE(events.size() == 1);
   REQUIRE(events[0]["kind"] == "checkpoint_saved");
   REQUIRE(events[0]["path"] == "checkpoints/step-00000012");
-  REQUIRE(writer.failed_writes() == 0);
+  REQUIRE(writer.missing().empty());
 }
 
 TEST_CASE("a resumed run continues the curve where its checkpoint stands", "[metrics]") {
@@ -148,15 +148,19 @@ TEST_CASE("a full disk is counted and does not stop the run", "[metrics]") {
   writer.step({.step = 2});
   writer.event("still", 2);
   REQUIRE(writer.flush());
-  REQUIRE(writer.failed_writes() == 2);
-  REQUIRE(writer.first_problem() == "cannot write /dev/full: No space left on device");
+  const auto missing = writer.missing();
+  REQUIRE(missing.size() == 1);
+  REQUIRE(missing[0].sink == "metrics.jsonl");
+  REQUIRE(missing[0].writes == 2);
+  REQUIRE(missing[0].first_problem == "cannot write /dev/full: No space left on device");
   REQUIRE(lines_of(dir / "events.jsonl").size() == 1);
 
   options.metrics = dir / "none" / "metrics.jsonl";
   MetricsWriter nowhere(options);
   nowhere.step({.step = 1});
   REQUIRE(nowhere.flush());
-  REQUIRE(nowhere.failed_writes() == 2);  // the open and the write
+  REQUIRE(nowhere.missing().size() == 1);
+  REQUIRE(nowhere.missing()[0].writes == 2);  // the open and the write
 }
 
 TEST_CASE("a line that did not fit leaves no half line behind", "[metrics]") {
@@ -178,7 +182,8 @@ TEST_CASE("a line that did not fit leaves no half line behind", "[metrics]") {
   ::signal(SIGXFSZ, before_handler);
   writer.step({.step = 3});
   REQUIRE(writer.flush());
-  REQUIRE(writer.failed_writes() == 1);
+  REQUIRE(writer.missing().size() == 1);
+  REQUIRE(writer.missing()[0].writes == 1);
   const auto lines = lines_of(options.metrics);
   REQUIRE(lines.size() == 2);
   REQUIRE(lines[1]["step"] == 3);

@@ -60,6 +60,7 @@ StepMetrics some_step() {
 class Counter final : public MetricsSink {
  public:
   explicit Counter(bool broken) : broken_(broken) {}
+  [[nodiscard]] std::string_view name() const override { return "the counter"; }
   void write(const StepMetrics&) override { count(); }
   void write(const EvaluationMetrics&) override { count(); }
   void event(const MetricsEvent&) override { count(); }
@@ -137,8 +138,25 @@ TEST_CASE("a sink that fails costs the others nothing", "[metrics]") {
   writer.event("stopped", 12);
   CHECK(broken.calls == 3);
   CHECK(sound.calls == 3);
-  CHECK(writer.failed_writes() == 3);
-  CHECK(writer.first_problem() == "the sink is broken");
+  const auto missing = writer.missing();
+  REQUIRE(missing.size() == 1);
+  CHECK(missing[0].sink == "the counter");
+  CHECK(missing[0].writes == 3);
+  CHECK(missing[0].first_problem == "the sink is broken");
+}
+
+TEST_CASE("what is missing is said of the file that it is missing in", "[metrics]") {
+  const TempDir dir;
+  MetricsOptions options = options_of(dir);
+  options.prometheus = dir / "no folder" / "run.prom";
+  MetricsWriter writer(options);
+  writer.evaluation({.step = 12});
+  CHECK(writer.flush());
+  const auto missing = writer.missing();
+  REQUIRE(missing.size() == 1);
+  CHECK(missing[0].sink == "Prometheus' file");
+  CHECK(missing[0].first_problem.find("run.prom") != std::string::npos);
+  CHECK(fs::file_size(options.metrics) > 0);
 }
 
 TEST_CASE("a file that blocks costs the caller nothing", "[metrics]") {
@@ -151,8 +169,11 @@ TEST_CASE("a file that blocks costs the caller nothing", "[metrics]") {
     MetricsWriter writer(options);
     for (int i = 0; i < 10000; ++i) writer.step(some_step());
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
-    CHECK(writer.failed_writes() >= 10000 - 4096 - 2);  // dropped
-    CHECK(writer.first_problem() == "the files take longer than the steps");
+    const auto missing = writer.missing();
+    REQUIRE(missing.size() == 1);
+    CHECK(missing[0].sink == "all files");
+    CHECK(missing[0].writes >= 10000 - 4096 - 2);  // dropped
+    CHECK(missing[0].first_problem == "the files take longer than the steps");
   }
   const auto took = std::chrono::steady_clock::now() - begin;
   CHECK(took > std::chrono::seconds(4));  // what is left is waited for
@@ -167,8 +188,11 @@ TEST_CASE("a sink that failed three times is left alone, and its lines still cou
   MetricsWriter writer(options);
   for (int i = 0; i < 20; ++i) writer.step(some_step());
   CHECK(writer.flush());
-  CHECK(writer.failed_writes() == 20);
-  CHECK(writer.first_problem().find("/dev/full") != std::string::npos);
+  const auto missing = writer.missing();
+  REQUIRE(missing.size() == 1);
+  CHECK(missing[0].sink == "metrics.jsonl");
+  CHECK(missing[0].writes == 20);
+  CHECK(missing[0].first_problem.find("/dev/full") != std::string::npos);
 }
 
 TEST_CASE("Prometheus reads the last values, not-finite ones included", "[metrics]") {
