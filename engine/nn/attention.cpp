@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/kernels/attention/short_attention.h"
 #include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/sequence_attention.h"
@@ -17,6 +18,8 @@ namespace {
 /// by what such traffic would take. Fitted with Machine::attention_flops_per_s to steps with 197 to
 /// 131,072 tokens a sample.
 constexpr Bytes kAttentionTraffic = 16;
+/// The same where our own kernels run (short_attention.h), as in ViT.
+constexpr Bytes kShortAttentionTraffic = 12;
 
 /// A key head is used by the query heads of several ranks.
 bool shares_heads(const ops::AttentionShape& shape, const AxisPart& tensor) {
@@ -126,12 +129,16 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
   const Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
                       static_cast<double>(tokens * tokens * splits_.sequence.count) *
                       static_cast<double>(shape_.width());
+  const bool short_of_ours = !shape_.causal && splits_.sequence.whole() &&
+                             tokens <= kernels::short_attention_max_tokens(shape_.head_dim);
+  const Bytes traffic =
+      (short_of_ours ? kShortAttentionTraffic : kAttentionTraffic) * rows * shape_.width();
   list.push_back({.name = "softmax attention",
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
                   .attention_flops = flops,
-                  .forward_traffic = kAttentionTraffic * rows * shape_.width(),
-                  .backward_traffic = 2 * kAttentionTraffic * rows * shape_.width()});
+                  .forward_traffic = traffic,
+                  .backward_traffic = 2 * traffic});
   list.push_back(output_.cost(rows, compute_bytes, true));
   return list;
 }
