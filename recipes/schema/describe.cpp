@@ -325,7 +325,8 @@ void describe(MemoryConfig& c, Visitor& v) {
       "recompute", c.recompute,
       {.text = "Activations that are computed again in the backward pass instead of kept: none, "
                "those of all blocks, or (auto) of as few as fit the memory. With auto, outputs "
-               "of GELU and SwiGLU, which are always made again else, are kept where they fit."});
+               "of GELU and SwiGLU, which are always made again else, are kept where they fit, and "
+               "a language model's loss is computed in larger chunks."});
   v.field("limit", c.limit,
           {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
                    "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",
