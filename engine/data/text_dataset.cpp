@@ -20,15 +20,18 @@ using namespace text;
 
 constexpr double kMuchPadding = 0.2;  // of a row
 
-/// Says how much a step computes in vain; empty where it is little, or rows are packed.
-std::string padding_note(const DataConfig& data, const Selection& selection) {
-  const auto tokens = std::accumulate(selection.lengths.begin(), selection.lengths.end(), 0.0);
-  const double padding = 1 - tokens / static_cast<double>(selection.lengths.size()) / data.sequence;
-  if (data.packing || padding < kMuchPadding) return "";
-  return fmt::format(
+/// Says how much a step computes in vain, where that is much.
+void note_padding(const DataConfig& data, const Selection& selection, ProgressSink& progress) {
+  if (data.packing) return;
+  const TextStatistics rows{.samples = std::ssize(selection.samples),
+                            .tokens = std::accumulate(selection.lengths.begin(),
+                                                      selection.lengths.end(), std::int64_t{0}),
+                            .sequence = data.sequence};
+  if (rows.padding_share() < kMuchPadding) return;
+  progress.note(fmt::format(
       "data, train: {:.0f} % of each row of {} tokens is padding on average, which a step computes "
       "like the rest: data.packing: true puts several samples into a row",
-      100 * padding, data.sequence);
+      100 * rows.padding_share(), data.sequence));
 }
 
 }  // namespace
@@ -43,9 +46,7 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
   OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
   check_vocabulary(data, open, vocab_size);
-  if (const std::string note = padding_note(data, open.selection);
-      progress != nullptr && split == Split::train && !note.empty())
-    progress->note(note);
+  if (progress != nullptr && split == Split::train) note_padding(data, open.selection, *progress);
   return make_rows(data, std::move(open.file), std::move(open.selection), seed);
 }
 

@@ -18,10 +18,14 @@ __device__ float sigmoid(float x) {
   }
 }
 
-/// silu(gate) * up.
+template <typename T>
+__device__ float silu(float x) {
+  return x * sigmoid<T>(x);
+}
+
 template <typename T>
 __device__ float gated(float gate, float up) {
-  return gate * sigmoid<T>(gate) * up;
+  return silu<T>(gate) * up;
 }
 
 struct GatedGradient {

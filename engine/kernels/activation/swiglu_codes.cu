@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu 
       ups[k].unpack(up);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        const float silu = gate[i] * sigmoid<T>(gate[i]);
-        gain = fmaxf(gain, fmaxf(kSiluSlope * fabsf(up[i]), fabsf(silu)));
-        gate[i] = silu * up[i];
+        const float activated = silu<T>(gate[i]);
+        gain = fmaxf(gain, fmaxf(kSiluSlope * fabsf(up[i]), fabsf(activated)));
+        gate[i] = activated * up[i];
         most = fmaxf(most, fabsf(gate[i]));
       }
       store(a.h, at_h[k], Pack<T>::of(gate));
