@@ -34,6 +34,7 @@ const std::vector<VariantRow>& variant_additions() {
       {"recompute", {"memory.recompute=blocks"}},
       {"fp8", {"precision.compute=fp8"}},
       {"bf16-states", {"precision.states=bf16"}},
+      {"bf16-gradients", {"precision.gradients=bf16", "precision.reduce=bf16"}},
       {"offload", {"memory.offload.optimizer=pinned"}},
       {"pinned", {"memory.offload.optimizer=pinned"}},
       {"pageable", {"memory.offload.optimizer=pageable"}},

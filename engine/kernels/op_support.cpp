@@ -1,6 +1,7 @@
 #include "engine/kernels/op_support.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
@@ -61,15 +62,20 @@ const at::Tensor& value_of(const Parameter& parameter, const at::Tensor& x) {
 
 namespace {
 
-const at::Tensor& checked_gradient(const Parameter& parameter, const at::Tensor& x) {
+const at::Tensor& checked_gradient(Parameter& parameter, const at::Tensor& x) {
   const at::Tensor& gradient = parameter.gradient;
+  parameter.gradient_changed = true;
   DSTRAIN_CHECK(gradient.defined(),
                 fmt::format("parameter '{}' has no gradient in backward", name_of(parameter)));
   DSTRAIN_CHECK(
-      gradient.scalar_type() == at::kFloat && gradient.device() == x.device() &&
-          gradient.is_contiguous() && gradient.numel() == parameter.numel(),
-      fmt::format("gradient {} of parameter '{}' is not dense fp32 of its size on its device",
-                  shape_of(gradient), name_of(parameter)));
+      (gradient.scalar_type() == at::kFloat ||
+       (gradient.scalar_type() == at::kBFloat16 && parameter.shape.size() >= 2)) &&
+          gradient.device() == x.device() && gradient.is_contiguous() &&
+          gradient.numel() == parameter.numel(),
+      fmt::format(
+          "gradient {} of parameter '{}' is not dense of its size on its device, in fp32 or "
+          "as a matrix in bf16",
+          shape_of(gradient), name_of(parameter)));
   return gradient;
 }
 
@@ -94,6 +100,16 @@ WantedTarget wanted_target(Parameter& parameter, const at::Tensor& x) {
   if (!parameter.trainable) return {};
   const GradientTarget target = gradient_target(parameter, x);
   return {.data = target.tensor.mutable_data_ptr<float>(), .write = !target.add};
+}
+
+Fp32Gradient::Fp32Gradient(Parameter& parameter, const at::Tensor& x)
+    : gradient_(gradient_of(parameter, x)),
+      sum_(gradient_.scalar_type() == at::kFloat
+               ? gradient_
+               : at::zeros(gradient_.sizes(), gradient_.options().dtype(at::kFloat))) {}
+
+void Fp32Gradient::finish() const {
+  if (!sum_.is_same(gradient_)) gradient_.add_(sum_);
 }
 
 std::optional<at::Tensor> anchor_for(const at::Tensor& x, bool any_trainable) {

@@ -27,7 +27,8 @@ namespace dstrain::ops {
 
 /// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's
 /// device.
-/// To add to: zeroed here when it holds nothing yet.
+/// To add to: zeroed here when it holds nothing yet. fp32, or bf16 of a matrix; an operator whose
+/// kernel adds to fp32 only asks for Fp32Gradient.
 [[nodiscard]] const at::Tensor& gradient_of(Parameter& parameter, const at::Tensor& x);
 
 /// The same, or an undefined tensor for a frozen parameter.
@@ -48,6 +49,18 @@ struct WantedTarget {
 };
 [[nodiscard]] WantedTarget wanted_target(Parameter& parameter, const at::Tensor& x);
 
+/// fp32 to add to, of a matrix whose gradient may be bf16: then these are zeros, and `finish` adds
+/// what they have become to the gradient.
+class Fp32Gradient {
+ public:
+  Fp32Gradient(Parameter& parameter, const at::Tensor& x);
+  [[nodiscard]] const at::Tensor& sum() const { return sum_; }
+  void finish() const;
+
+ private:
+  at::Tensor gradient_, sum_;
+};
+
 /// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no
 /// trace in the graph: then this empty leaf stands in, and backward reaches the operator's weights.
 /// Nothing otherwise, or when none of those weights is trained.
@@ -59,7 +72,7 @@ struct WantedTarget {
 
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
-/// weight.gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32
+/// weight.gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the
 /// gradient on a GPU.
 void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& weight);
 

@@ -163,14 +163,18 @@ struct AttentionShape {
 
 /// Softmax attention within each sequence, scale 1/sqrt(head_dim). qkv [B * T, qkv_width] -> [B *
 /// T, width]. May overwrite qkv (rotary positions are applied in place), so the caller must not
-/// read it again. bf16/fp16 on a GPU: cuDNN, packed sequences flash; fp32 on a GPU:
-/// memory-efficient attention; CPU: ATen.
+/// read it again. bf16/fp16 on a GPU: cuDNN, packed sequences flash, short ones without a mask our
+/// own kernels; fp32 on a GPU: memory-efficient attention; CPU: ATen.
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
                                    const Sequences& sequences = {});
 
 /// Width of the heads that a GPU's kernel sees: wider than head_dim where linear biases stand in
 /// them (16-bit types).
 [[nodiscard]] std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes);
+/// Whether attention of samples of so many tokens, in heads of `width`, runs by our own kernels
+/// (short_attention.h): 16-bit types on a GPU, without packed sequences.
+[[nodiscard]] bool attends_by_own_kernels(const AttentionShape& shape, std::int64_t tokens,
+                                          std::int64_t width);
 /// Bytes that attention keeps for backward, for `rows` rows: qkv, its output, a log-sum-exp per row
 /// and head, and of wider heads the output that the kernel made.
 [[nodiscard]] std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,

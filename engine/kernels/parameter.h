@@ -50,10 +50,14 @@ struct Parameter {
 
   bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16
 
-  at::Tensor value;     ///< compute dtype, `shape`; undefined while released
-  at::Tensor gradient;  ///< fp32, `shape`; undefined outside backward and for frozen weights
+  at::Tensor value;  ///< compute dtype, `shape`; undefined while released
+  /// `shape`; undefined outside backward and for frozen weights. fp32, or of matrices the compute
+  /// dtype (precision.gradients).
+  at::Tensor gradient;
   /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
   bool gradient_empty = false;
+  /// An operator added to the gradient since whoever owns its buffer set this to false.
+  bool gradient_changed = false;
   /// Products for the gradients of a matrix, and of the bias with it, are put there in a backward;
   /// null: they run at once.
   DeferredWork* later = nullptr;

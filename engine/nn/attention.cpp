@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/kernels/attention/short_attention.h"
 #include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/sequence_attention.h"
@@ -129,10 +128,10 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
   const Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
                       static_cast<double>(tokens * tokens * splits_.sequence.count) *
                       static_cast<double>(shape_.width());
-  const bool short_of_ours = !shape_.causal && splits_.sequence.whole() &&
-                             tokens <= kernels::short_attention_max_tokens(shape_.head_dim);
+  const bool own_kernels =
+      splits_.sequence.whole() && ops::attends_by_own_kernels(shape_, tokens, shape_.head_dim);
   const Bytes traffic =
-      (short_of_ours ? kShortAttentionTraffic : kAttentionTraffic) * rows * shape_.width();
+      (own_kernels ? kShortAttentionTraffic : kAttentionTraffic) * rows * shape_.width();
   list.push_back({.name = "softmax attention",
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),

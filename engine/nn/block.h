@@ -114,8 +114,10 @@ class Block {
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,
                                         const BlockContext& context) = 0;
   /// Runs products whose size differs from call to call once in each way that they may take, in
-  /// `compute`'s dtype on its device: on a GPU the first time may wait for the whole device.
-  virtual void rehearse(const BatchShape& /*shape*/, const at::TensorOptions& /*compute*/) {}
+  /// `compute`'s dtype on its device, with gradients of weights in `gradients`: on a GPU the first
+  /// time may wait for the whole device.
+  virtual void rehearse(const BatchShape& /*shape*/, const at::TensorOptions& /*compute*/,
+                        at::ScalarType /*gradients*/) {}
   /// Cost of one micro-batch; `groups` and `state_bytes` are left to the caller.
   [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) const = 0;
 };

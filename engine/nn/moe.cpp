@@ -183,9 +183,12 @@ at::Tensor Moe::run_own_experts(at::Tensor rows, const ExchangedRows& there,
   return exchange_rows(ops::gather_rows(y, place), back, peers);
 }
 
-void Moe::rehearse(std::int64_t all_rows, const at::TensorOptions& compute) const {
+void Moe::rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
+                   at::ScalarType gradients) const {
+  const bool trains = gate_up_.trainable || down_.trainable;
   ops::rehearse_expert_mlps(own_rows(all_rows) * shape_.router.chosen * ranks(), shape_.width,
-                            shape_.expert_width, compute, gate_up_.trainable || down_.trainable);
+                            shape_.expert_width, compute,
+                            trains ? std::optional(gradients) : std::nullopt);
 }
 
 void Moe::add_parameters(std::vector<Parameter*>& list) {

@@ -64,7 +64,8 @@ class Moe {
                                    const BlockContext& context);
 
   /// The experts' products for all numbers of rows that M rows of x on each rank may lead to.
-  void rehearse(std::int64_t all_rows, const at::TensorOptions& compute) const;
+  void rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
+                at::ScalarType gradients) const;
 
   void add_parameters(std::vector<Parameter*>& list);
   /// Of the shared expert.

@@ -83,8 +83,9 @@ class PreNormLayer final : public Block {
     return {y_mD, kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call)};
   }
 
-  void rehearse(const BatchShape& shape, const at::TensorOptions& compute) override {
-    if constexpr (kExperts) mlp_.rehearse(shape.micro_batch * place_.tokens, compute);
+  void rehearse(const BatchShape& shape, const at::TensorOptions& compute,
+                at::ScalarType gradients) override {
+    if constexpr (kExperts) mlp_.rehearse(shape.micro_batch * place_.tokens, compute, gradients);
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {

@@ -109,7 +109,7 @@ void BufferNeeds::block_needs(const Action& a, Needs& needs) const {
 void BufferNeeds::gradient_needs(const Action& a, Needs& needs) const {
   for (const int g : cost_.blocks[to_index(a.block)].groups) {
     if (!trainable(g)) continue;
-    const std::int64_t elements = layout_.flat[to_index(g)].padded();
+    const std::int64_t elements = layout_.whole_gradient_elements(g);
     if (layout_.reduced_from_slot(g)) {
       needs.writes.push_back({BufferRole::whole_gradient, -1, g, a.micro_batch, elements});
     } else {
@@ -139,7 +139,8 @@ void BufferNeeds::reduce_needs(const Action& a, Needs& needs) const {
   const bool narrow = layout_.widths.reduce_wire < layout_.widths.gradient;
   needs.writes.push_back({gradient, a.group});
   if (layout_.reduced_from_slot(a.group)) {
-    const Need whole = {whole_gradient, -1, a.group, a.micro_batch, flat.padded()};
+    const Need whole = {whole_gradient, -1, a.group, a.micro_batch,
+                        layout_.whole_gradient_elements(a.group)};
     needs.reads.push_back(whole);
     needs.frees.push_back(whole);
     if (!narrow && a.micro_batch > 0)
@@ -182,7 +183,6 @@ Needs BufferNeeds::of(int i) const {
   const Action& a = program_.actions[to_index(i)];
   Needs needs;
   using enum BufferRole;
-  const auto padded = [&] { return layout_.flat[to_index(a.group)].padded(); };
   switch (a.kind) {
     case ActionKind::load:
       needs.writes.push_back({batch, -1, -1, -1, cost_.batch_bytes});
@@ -226,9 +226,11 @@ Needs BufferNeeds::of(int i) const {
       break;
     case ActionKind::clear:
       if (layout_.reduced_from_slot(a.group)) {
-        needs.writes.push_back({whole_gradient, -1, -1, -1, padded()});
+        needs.writes.push_back(
+            {whole_gradient, -1, -1, -1, layout_.whole_gradient_elements(a.group)});
       } else {
-        needs.writes.push_back({gradient, a.group, -1, -1, padded()});
+        needs.writes.push_back(
+            {gradient, a.group, -1, -1, layout_.whole_gradient_elements(a.group)});
       }
       break;
     case ActionKind::reduce:

@@ -188,8 +188,9 @@ void Checker::resting_state() {
     const std::string& name = cost_.groups[to_index(g)].name;
     const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width,
                             Place place) {
-      const std::int64_t elements =
-          partition == Partition::sharded ? flat.shard_size() : flat.padded();
+      const std::int64_t whole =
+          role == BufferRole::gradient ? layout_.whole_gradient_elements(g) : flat.padded();
+      const std::int64_t elements = partition == Partition::sharded ? flat.shard_size() : whole;
       expect_buffer(
           {.role = role, .owner = g, .elements = elements, .width = width, .place = place}, wanted,
           name);

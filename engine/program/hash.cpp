@@ -80,6 +80,9 @@ void add(Hash& hash, const Layout& layout) {
     hash.add(std::int64_t{layout.second_degree});
     for (const GroupLayout& group : layout.groups) hash.add(group.coded_elements);
   }
+  if (layout.widths.gradient < kFloatBytes) {
+    for (const GroupLayout& group : layout.groups) hash.add(group.fp32_sums);
+  }
   for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g)
     if (layout.splits_sum(g)) hash.add(std::int64_t{g});
   for (const FlatGroup& flat : layout.flat) {

@@ -118,6 +118,11 @@ bool Layout::holds(int coordinate, int group) const {
   return std::ranges::binary_search(groups.at(to_index(group)).stages, coordinate);
 }
 
+std::int64_t Layout::whole_gradient_elements(int group) const {
+  const std::int64_t sums = groups.at(to_index(group)).fp32_sums;
+  return flat.at(to_index(group)).padded() + sums * kFloatBytes / widths.gradient;
+}
+
 bool Layout::reduced(int group) const {
   const GroupLayout& kind = groups.at(to_index(group));
   return kind.trainable && (degree(kind.cut | kind.copies) > 1 || kind.stages.size() > 1);
@@ -299,6 +304,16 @@ Axes used(const Layout& layout, Axes axes) {
 
 }  // namespace
 
+namespace {
+
+/// Elements of the flat group in front of its first vector.
+std::int64_t leading(const GroupCost& group, const FlatGroup& flat) {
+  const auto matrices = to_index(group.leading_matrices);
+  return matrices < flat.num_tensors() ? flat.offset(matrices) : flat.padded();
+}
+
+}  // namespace
+
 Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                    const StateWidths& widths, const MatrixRule& matrix_rule) {
   if (zero_stage < 0 || zero_stage > 3) {
@@ -332,6 +347,8 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
     layout.groups.push_back(group);
     layout.flat.emplace_back(g.tensor_sizes, layout.degree(group.cut));
     add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
+    if (widths.gradient < kFloatBytes)
+      layout.groups.back().fp32_sums = layout.flat.back().padded() - leading(g, layout.flat.back());
   }
   set_stages(layout, cost,
              even_stages(static_cast<int>(cost.blocks.size()), mesh.degree(Axis::pipeline)));
@@ -383,10 +400,7 @@ void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {
   layout.second_degree = wires.second_degree;
   if (!wires.gather && !wires.reduce) return;
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
-    const auto matrices = to_index(cost.groups[g].leading_matrices);
-    const FlatGroup& flat = layout.flat[g];
-    layout.groups[g].coded_elements =
-        matrices < flat.num_tensors() ? flat.offset(matrices) : flat.padded();
+    layout.groups[g].coded_elements = leading(cost.groups[g], layout.flat[g]);
   }
 }
 

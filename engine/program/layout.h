@@ -50,6 +50,9 @@ struct GroupLayout {
   Axes copies = {};
   /// At the front, of matrices: travel as codes where something does.
   std::int64_t coded_elements = 0;
+  /// At the end, of vectors and padding: where gradients are not fp32, theirs are summed in fp32 in
+  /// room of their own behind the whole gradient. 0 where gradients are fp32.
+  std::int64_t fp32_sums = 0;
   /// Coordinates of the pipeline whose blocks read it, ascending. Two where a table is tied over
   /// stages: each has it with its states, and its gradient is summed over both.
   std::vector<int> stages = {0};
@@ -67,7 +70,7 @@ struct CommExtent {
 /// Bytes per element of each kind of state.
 struct StateWidths {
   int compute = 2;      ///< parameters as the kernels read them
-  int gradient = 4;     ///< accumulated gradient
+  int gradient = 4;     ///< accumulated gradient: 4, or 2 of matrices
   int master = 4;       ///< 0: the compute parameters are the master (fp32 compute)
   int moments = 8;      ///< all optimizer moments together
   int average = 0;      ///< average of the weights (EMA); 0: there is none
@@ -120,6 +123,8 @@ struct Layout {
   [[nodiscard]] bool gathered_into_slot(int group) const;
   /// The whole gradient of `group` lives in a slot until it is reduced.
   [[nodiscard]] bool reduced_from_slot(int group) const;
+  /// Of the buffer in which the group's whole gradient collects, with GroupLayout::fp32_sums.
+  [[nodiscard]] std::int64_t whole_gradient_elements(int group) const;
   /// The gradient of `group` is summed over ranks.
   [[nodiscard]] bool reduced(int group) const;
   /// Each rank of `copies` sums its part of the group's gradient and gathers the others (an

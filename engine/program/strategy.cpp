@@ -170,7 +170,7 @@ StateWidths state_widths(const Recipe& recipe) {
   const bool narrow = recipe.precision.states == StateType::bf16;
   return {
       .compute = fp32 ? 4 : 2,
-      .gradient = 4,
+      .gradient = recipe.precision.gradients == GradientType::bf16 ? 2 : 4,
       .master = fp32 || narrow ? 0 : 4,
       .moments = moment_bytes(recipe, row.others.value_or(row.name)),
       .average = recipe.ema.decay > 0 ? 4 : 0,

@@ -68,8 +68,10 @@ class LaterScope {
   std::vector<Parameter*> parameters_;
 };
 
-at::ScalarType type_of(BufferRole role, at::ScalarType compute) {
+/// `gradients`: as they are held.
+at::ScalarType type_of(BufferRole role, at::ScalarType compute, at::ScalarType gradients) {
   using enum BufferRole;
+  if (role == whole_gradient || role == shard_sum) return gradients;
   if (role == gathered || role == second_shard) return compute;
   if (role == coded_parameters || role == coded_gradient) return at::kByte;
   return role == wire ? at::kBFloat16 : at::kFloat;
@@ -200,7 +202,7 @@ void Executor::allocate_buffers() {
       return;
     }
     if (!tensors.contains(place)) {
-      const at::ScalarType dtype = type_of(buffer.role, options_.compute);
+      const at::ScalarType dtype = type_of(buffer.role, options_.compute, states_.gradient_type());
       DSTRAIN_CHECK(static_cast<int>(c10::elementSize(dtype)) == buffer.width,
                     "the program's elements are of another width");
       tensors[place] =

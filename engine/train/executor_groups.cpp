@@ -15,10 +15,14 @@ Communicator& Executor::ranks_of(const Action& action) const {
 }
 
 at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
-  const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
-  const at::Tensor slot = buffer_of(prepared, ids, BufferRole::whole_gradient);
-  if (!slot.defined()) return states_.resident_gradient(action.group);
-  return slot.narrow(0, 0, states_.flat(action.group).padded());
+  const bool clear = action.kind == ActionKind::clear;
+  const int group = action.group;
+  const at::Tensor slot =
+      buffer_of(prepared, clear ? action.writes : action.reads, BufferRole::whole_gradient);
+  if (!slot.defined())
+    return clear ? states_.collecting_gradient(group) : states_.resident_gradient(group);
+  return slot.narrow(0, 0,
+                     clear ? layout_.whole_gradient_elements(group) : states_.flat(group).padded());
 }
 
 void Executor::gather(const Prepared& prepared, const Action& action) {

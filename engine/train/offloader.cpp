@@ -152,12 +152,12 @@ at::Tensor Offloader::own_gradient(const Action& action) const {
 }
 
 at::Tensor Offloader::gradient_in(const Action& action, const at::Tensor& slot) const {
-  return view_of(slot, 0, part(action).size(), at::kFloat);
+  return view_of(slot, 0, part(action).size(), states_.gradient_type());
 }
 
 at::Tensor Offloader::parameters_in(const Action& action, const at::Tensor& slot) const {
   const std::int64_t count = part(action).size();
-  return view_of(slot, count * kFloatBytes, count,
+  return view_of(slot, count * layout_.widths.gradient, count,
                  states_.parameters_at_rest(action.group).memory->dtype());
 }
 

@@ -195,6 +195,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       StateOptions{.device = device_.device,
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
+                   .narrow_gradients = recipe.precision.gradients == GradientType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .first_moments = first_moments(recipe.optimizer),
                    .average = recipe.ema.decay > 0,
@@ -501,7 +502,8 @@ void Session::enqueue_step(const StepRequests& requests) {
 void Session::rehearse() {
   const at::ScalarType compute = scalar_type(recipe_.precision.compute);
   for (const auto& block : model_.blocks)
-    block->rehearse(batch_shape(recipe_), at::TensorOptions(compute).device(device_.device));
+    block->rehearse(batch_shape(recipe_), at::TensorOptions(compute).device(device_.device),
+                    states_->gradient_type());
   executor_->rehearse({.step = next_step_}, *feeder_);
   seek(next_step_);
   if (evaluates(recipe_)) {

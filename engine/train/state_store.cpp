@@ -123,7 +123,9 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     const GroupLayout& own = kind(g);
     parameters_.add(own.parameter_place, size(g, own.parameters));
     gradient_begin_.push_back(gradients);
-    if (trainable(g)) gradients += size(g, own.gradients);
+    if (trainable(g))
+      gradients += own.gradients == Partition::sharded ? flat(g).shard_size()
+                                                       : layout_.whole_gradient_elements(g);
     if (master_) master_->add(own.state_place, trainable(g) ? size(g, own.states) : 0);
     for (int m = 0; m < num_moments(); ++m)
       moments_[to_index(m)].add(own.state_place, trainable(g) ? moment_range(g, m).size() : 0);
@@ -131,7 +133,9 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
   parameters_.allocate();
-  gradient_ = at::zeros({gradients}, fp32);
+  collecting_.resize(groups_.size());
+  gradient_ =
+      at::zeros({gradients}, options_.narrow_gradients ? fp32.dtype(options_.compute) : fp32);
   if (master_) master_->allocate();
   for (GroupMemory& moment : moments_) moment.allocate();
   if (average_) average_->allocate();
@@ -249,6 +253,12 @@ at::Tensor StateStore::resident_gradient(int group) const {
   return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).padded());
 }
 
+at::Tensor StateStore::collecting_gradient(int group) const {
+  if (!trainable(group) || kind(group).gradients == Partition::sharded) return {};
+  return gradient_.narrow(0, gradient_begin_[to_index(group)],
+                          layout_.whole_gradient_elements(group));
+}
+
 at::Tensor StateStore::own_gradient(int group) const {
   if (kind(group).gradients == Partition::sharded) {
     return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).shard_size());
@@ -268,29 +278,48 @@ void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::
 void StateStore::bind_values(int group, const at::Tensor& whole) {
   bind(group, whole, &Parameter::value);
 }
-void StateStore::bind_empty_gradients(int group, const at::Tensor& whole) {
-  bind(group, whole, &Parameter::gradient);
+void StateStore::bind_empty_gradients(int group, const at::Tensor& buffer) {
+  bind(group, buffer, &Parameter::gradient);
+  collecting_[to_index(group)] = buffer;
   // Vectors stand at the end of a group (parameter_groups), so that one pass zeroes them all,
-  // padding included.
+  // padding and sums in fp32 included.
   const auto& parameters = groups_[to_index(group)];
   std::size_t first_vector = parameters.size();
   while (first_vector > 0 && parameters[first_vector - 1]->shape.size() < 2) --first_vector;
   const std::int64_t end_of_matrices =
       first_vector == 0 ? 0
                         : flat(group).offset(first_vector - 1) + flat(group).size(first_vector - 1);
-  whole.narrow(0, end_of_matrices, flat(group).padded() - end_of_matrices).zero_();
+  buffer.slice(0, end_of_matrices).zero_();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->gradient_empty = i < first_vector;
     if (i + 1 >= first_vector) continue;
     const std::int64_t gap = flat(group).offset(i) + flat(group).size(i);
-    if (gap < flat(group).offset(i + 1)) whole.slice(0, gap, flat(group).offset(i + 1)).zero_();
+    if (gap < flat(group).offset(i + 1)) buffer.slice(0, gap, flat(group).offset(i + 1)).zero_();
+  }
+  if (kind(group).fp32_sums == 0) return;
+  const std::int64_t begin = flat(group).padded() - kind(group).fp32_sums;
+  const at::Tensor sums = fp32_sums(group);
+  for (std::size_t i = first_vector; i < parameters.size(); ++i) {
+    parameters[i]->gradient = sums.narrow(0, flat(group).offset(i) - begin, flat(group).size(i))
+                                  .view(parameters[i]->shape);
   }
 }
 
+at::Tensor StateStore::fp32_sums(int group) const {
+  return collecting_[to_index(group)].slice(0, flat(group).padded()).view(at::kFloat);
+}
+
 void StateStore::settle_gradients(int group) {
+  bool vectors = false;
   for (Parameter* parameter : groups_[to_index(group)]) {
     if (std::exchange(parameter->gradient_empty, false)) parameter->gradient.zero_();
+    const bool changed = std::exchange(parameter->gradient_changed, false);
+    vectors = vectors || (changed && parameter->shape.size() < 2);
   }
+  const std::int64_t count = kind(group).fp32_sums;
+  if (!vectors || count == 0) return;
+  const std::int64_t begin = flat(group).padded() - count;
+  collecting_[to_index(group)].narrow(0, begin, count).copy_(fp32_sums(group));
 }
 
 void StateStore::unbind_values(int group) {

@@ -26,10 +26,11 @@ struct StateOptions {
   at::ScalarType compute = at::kFloat;
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
+  bool narrow_gradients = false;                   ///< in the compute dtype, which is bf16
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
   std::vector<double> first_moments = {};          ///< what each starts from; none given: 0
-  bool average = false;  ///< of trained weights and of untrained tensors in fp32, kept in fp32
-  Mesh mesh = Mesh(1, {});                         ///< of the layout
+  bool average = false;     ///< of trained weights and of untrained tensors in fp32, kept in fp32
+  Mesh mesh = Mesh(1, {});  ///< of the layout
   int rank = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
   std::vector<int> state_stages = {};
@@ -91,6 +92,9 @@ class StateStore {
   void give_back_average();
   /// Whole gradients, padded; undefined where gradients are sharded.
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
+  /// The same with the room behind it (GroupLayout::fp32_sums): what bind_empty_gradients takes.
+  [[nodiscard]] at::Tensor collecting_gradient(int group) const;
+  [[nodiscard]] at::ScalarType gradient_type() const { return gradient_.scalar_type(); }
   /// The part of the gradients that this rank updates with.
   [[nodiscard]] at::Tensor own_gradient(int group) const;
   /// The rank holds the group, and trains it.
@@ -123,9 +127,11 @@ class StateStore {
   /// Points the group's Parameter::value into `flat`, which holds the whole padded group.
   void bind_values(int group, const at::Tensor& flat);
   /// The same for Parameter::gradient, which then holds nothing yet: vectors are zeroed here,
-  /// matrices are left to the product that writes them first.
-  void bind_empty_gradients(int group, const at::Tensor& flat);
-  /// Zeroes what no operator has written; before the group's gradient is read.
+  /// matrices are left to the product that writes them first. `buffer` has
+  /// Layout::whole_gradient_elements.
+  void bind_empty_gradients(int group, const at::Tensor& buffer);
+  /// Zeroes what no operator has written, and rounds the sums of vectors in fp32 to their place in
+  /// the flat group; before the group's gradient is read.
   void settle_gradients(int group);
   void unbind_values(int group);
 
@@ -151,6 +157,8 @@ class StateStore {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::*member);
+  /// Of the buffer in which the group's gradient collects: GroupLayout::fp32_sums elements.
+  [[nodiscard]] at::Tensor fp32_sums(int group) const;
   void bind_block_states();
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
   /// States are numbered: master weights, moments, and the average where there is one.
@@ -205,6 +213,7 @@ class StateStore {
   StateOptions options_;
   int stage_;                                 ///< coordinate on the pipeline axis
   std::vector<std::int64_t> gradient_begin_;  ///< by group; of the trained ones
+  std::vector<at::Tensor> collecting_;        ///< by group; what bind_empty_gradients was given
   std::vector<std::vector<UpdateRange>> update_ranges_;
   std::vector<std::vector<Matrix>> matrices_;
   GroupMemory parameters_;

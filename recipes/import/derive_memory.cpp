@@ -121,6 +121,18 @@ void reduction(Import& import, const std::string& format) {
                std::string("DeepSpeed sums in the format of the computation"));
 }
 
+/// After `reduction`.
+void accumulation(Import& import, const std::string& format) {
+  Given* given = import.find(kFile, "data_types.grad_accum_dtype");
+  if (given == nullptr || import.word(kFile, given->path) != "bf16") return;
+  const auto reduce = import.settings().find("precision.reduce");
+  const bool narrow =
+      format == "bf16" && reduce != import.settings().end() && reduce->second.value == "bf16";
+  if (narrow) return import.set("precision.gradients", "bf16", given);
+  import.outcome(given, Fate::no_effect,
+                 "sums over micro-batches are fp32 unless computation and reductions are bf16");
+}
+
 void bf16_states(Import& import) {
   Given* weights = if_true(import, kFile, "bf16.bf16_master_weights_and_grads");
   Given* moments = if_true(import, kFile, "bf16.bf16_optimizer_states");
@@ -283,6 +295,7 @@ void derive_precision(Import& import) {
         "and counts as a step of Adam; dstrain does not");
   }
   reduction(import, format.name);
+  accumulation(import, format.name);
   bf16_states(import);
 }
 

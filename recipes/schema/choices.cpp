@@ -46,6 +46,12 @@ constexpr Choice kStateTypes[] = {
     choice(StateType::bf16, "bf16",
            "no master weights, moments in 16 bits: 4 bytes per parameter; rounded stochastically"),
 };
+constexpr Choice kGradientTypes[] = {
+    choice(GradientType::fp32, "fp32", "exact sums over accumulation steps"),
+    choice(GradientType::bf16, "bf16",
+           "those of matrices in 16 bits: 2 bytes per parameter less, and half the bytes to the "
+           "host where it updates; each accumulation step rounds the sum to 8 digits"),
+};
 constexpr Choice kReduceTypes[] = {
     choice(ReduceType::fp32, "fp32", "exact sums"),
     choice(ReduceType::bf16, "bf16", "half the bytes on the wire, rounded sums"),
@@ -217,6 +223,7 @@ std::span<const Choice> choices(EnsembleAverage) { return kEnsembleAverages; }
 std::span<const Choice> choices(AdjustLr) { return kAdjustLr; }
 std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
 std::span<const Choice> choices(StateType) { return kStateTypes; }
+std::span<const Choice> choices(GradientType) { return kGradientTypes; }
 std::span<const Choice> choices(LossOn) { return kLossOn; }
 std::span<const Choice> choices(TooLong) { return kTooLong; }
 std::span<const Choice> choices(BadRecord) { return kBadRecord; }

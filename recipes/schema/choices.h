@@ -23,6 +23,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(ReduceType);
 [[nodiscard]] std::span<const Choice> choices(GatherType);
 [[nodiscard]] std::span<const Choice> choices(StateType);
+[[nodiscard]] std::span<const Choice> choices(GradientType);
 [[nodiscard]] std::span<const Choice> choices(LossOn);
 [[nodiscard]] std::span<const Choice> choices(TooLong);
 [[nodiscard]] std::span<const Choice> choices(BadRecord);

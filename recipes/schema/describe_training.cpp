@@ -110,6 +110,8 @@ void describe(PrecisionConfig& c, Visitor& v) {
           {.text = "Format of weights and activations in the forward and backward pass.",
            .source = "arXiv:1710.03740"});
   v.field("states", c.states, {.text = "Format of master weights and optimizer moments."});
+  v.field("gradients", c.gradients,
+          {.text = "Format in which gradients are held and accumulated. bf16 needs reduce: bf16."});
   v.field("reduce", c.reduce,
           {.text = "Format in which gradients travel and are summed.",
            .source = "int8, int4: ZeRO++, arXiv:2306.10209, sec. 3.3"});

@@ -19,6 +19,7 @@ enum class RmspropForm { torch, tensorflow };
 enum class AdjustLr { original, match_rms_adamw };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
+enum class GradientType { fp32, bf16 };
 enum class ReduceType { fp32, bf16, int8, int4 };
 /// What gathered parameters travel in.
 enum class GatherType { compute, int8, fp8, int4 };
@@ -235,7 +236,8 @@ struct LossScaleConfig {
 
 struct PrecisionConfig {
   ComputeType compute = ComputeType::bf16;
-  StateType states = StateType::fp32;  ///< master weights and moments
+  StateType states = StateType::fp32;           ///< master weights and moments
+  GradientType gradients = GradientType::fp32;  ///< as they are held and accumulated
   ReduceType reduce = ReduceType::fp32;
   GatherType gather = GatherType::compute;
   NonFinite non_finite = NonFinite::skip;

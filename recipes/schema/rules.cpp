@@ -76,6 +76,24 @@ void states_fit_compute(const Recipe& r, RuleContext& context) {
                 "use states: fp32, or compute: bf16");
 }
 
+void gradients_fit_compute(const Recipe& r, RuleContext& context) {
+  using enum ComputeType;
+  if (r.precision.gradients != GradientType::bf16) return;
+  if (r.precision.compute != bf16 && r.precision.compute != fp8) {
+    context.error("precision.gradients",
+                  fmt::format("bf16 gradients need a bf16 computation, precision.compute is {}",
+                              spelling(r.precision.compute)),
+                  "use gradients: fp32, or compute: bf16");
+  }
+  if (r.precision.reduce != ReduceType::bf16) {
+    context.error(
+        "precision.gradients",
+        fmt::format("bf16 gradients are summed over ranks in bf16, precision.reduce is {}",
+                    spelling(r.precision.reduce)),
+        "use reduce: bf16 too, or gradients: fp32");
+  }
+}
+
 Modality modality_of(const Recipe& r) {
   const ModelFamily* family = family_of(r.model.name);
   return family == nullptr ? Modality::text : family->modality;
@@ -184,6 +202,8 @@ void convolutions_are_whole(const Recipe& r, RuleContext& context) {
                   "use 0, and model.frozen to train a part of it");
   if (r.precision.compute == ComputeType::fp8)
     context.error("precision.compute", fmt::format("fp8, but {}", what), "use bf16");
+  if (r.precision.gradients == GradientType::bf16)
+    context.error("precision.gradients", fmt::format("bf16, but {}", what), "use fp32");
 }
 
 /// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
@@ -352,6 +372,7 @@ const std::vector<Rule>& rules() {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
       {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
       {states_fit_compute, {"precision.compute", "precision.states"}},
+      {gradients_fit_compute, {"precision.compute", "precision.gradients", "precision.reduce"}},
       {data_fit_the_model, {"data.name", "model.name"}},
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
@@ -361,7 +382,8 @@ const std::vector<Rule>& rules() {
         "memory.offload.activations", "model.name"}},
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
-      {convolutions_are_whole, {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},
+      {convolutions_are_whole,
+       {"model.name", "parallel.tensor", "lora.rank", "precision.compute", "precision.gradients"}},
       {statistics_have_samples, {"model.name", "batch_norm.over", "batch.micro"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},

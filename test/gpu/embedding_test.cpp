@@ -52,17 +52,21 @@ TEST_CASE("GPU: token embedding and its gradient equal their references", "[gpu]
   }
   const at::Tensor scratch = at::empty({kernels::embed_tokens_scratch(rows, vocab, dim)},
                                        at::TensorOptions(at::kCUDA).dtype(at::kByte));
+  const at::ScalarType held =
+      type == at::kBFloat16 ? GENERATE(at::kFloat, at::kBFloat16) : at::kFloat;
+  CAPTURE(c10::toString(held));
   compare(
-      {tokens, grad, random({vocab, dim})}, 2, rows,
+      {tokens, grad, random({vocab, dim}, held)}, 2, rows,
       [&](const Tensors& t) {
         return kernels::EmbedTokensBackward{.tokens = t[0].const_data_ptr<std::int64_t>(),
                                             .grad_out = in(t[1]),
-                                            .grad_table = fp32(t[2]),
+                                            .grad_table = out(t[2]),
                                             .scratch = out(scratch),
                                             .rows = rows,
                                             .vocab = vocab,
                                             .dim = dim,
-                                            .dtype = ops::kernel_dtype(t[1])};
+                                            .dtype = ops::kernel_dtype(t[1]),
+                                            .table = ops::kernel_dtype(t[2])};
       },
       kernels::cuda::embed_tokens_backward, kernels::reference::embed_tokens_backward);
 }

@@ -79,13 +79,16 @@ TEST_CASE("GPU: sums of rows come with a product, or apart", "[gpu][gemm]") {
   test::Random random(3);
   const at::Tensor x = random({rows, in}, type).to(at::kCUDA),
                    dy = random({rows, out_width}, type).to(at::kCUDA);
-  const at::Tensor out = at::full({out_width, in}, 2, x.options().dtype(at::kFloat)),
-                   sums = at::full({out_width}, kNan, out.options());
+  const at::ScalarType held =
+      type == at::kBFloat16 ? GENERATE(at::kFloat, at::kBFloat16) : at::kFloat;
+  const at::Tensor out = at::full({out_width, in}, 2, x.options().dtype(held)),
+                   sums = at::full({out_width}, kNan, x.options().dtype(at::kFloat));
   const bool run = ops::multiply_and_sum(dy.t(), x, out, sums, add);
   WARN("sums of rows of " << c10::toString(type) << " [" << rows << ", " << out_width
-                          << "]: " << (run ? "with the product" : "apart"));
+                          << "], gradient in " << c10::toString(held) << ": "
+                          << (run ? "with the product" : "apart"));
   if (!run) return;
-  REQUIRE(far(out, exact_product(dy.t(), x) + (add ? 2 : 0), at::kFloat, rows) == "");
+  REQUIRE(far(out, exact_product(dy.t(), x) + (add ? 2 : 0), held, rows) == "");
   REQUIRE(far(sums, dy.to(at::kDouble).sum(0), at::kFloat, rows) == "");
 }
 
@@ -104,6 +107,12 @@ TEST_CASE("GPU: FP8 products equal those of their codes", "[gpu][gemm][fp8]") {
   const at::Tensor out = at::full({144, 272}, kNan, a.options().dtype(type));
   ops::multiply(a8.rows, b8.rows.t(), out,
                 {.a_scale = a8.scale, .b_scale = b8.scale, .fast = fast});
+  if (!fast) {
+    const at::Tensor sum = at::full({144, 272}, 2, out.options());
+    ops::multiply(a8.rows, b8.rows.t(), sum,
+                  {.add = true, .a_scale = a8.scale, .b_scale = b8.scale});
+    REQUIRE(far(sum, product + 2, type, 1 << 14) == "");
+  }
   // Short sums keep about 13 bits after the first.
   REQUIRE(far(out, product, fast ? at::kBFloat16 : type, fast ? 512 : 1 << 14) == "");
 }

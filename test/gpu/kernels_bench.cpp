@@ -163,9 +163,9 @@ std::vector<Case> optimizer_cases(const VitShape& s) {
        [=] {
          const auto x = random32({n}), partial = random32({kernels::kSquarePartials}),
                     sum = random32({1});
-         return launch<kernels::AddSquares>(kernels::cuda::add_squares,
-                                            {fp32(x), fp32(partial), fp32(sum), n, 1e-6f},
-                                            {x, partial, sum});
+         return launch<kernels::AddSquares>(
+             kernels::cuda::add_squares,
+             {fp32(x), kernels::DType::f32, fp32(partial), fp32(sum), n, 1e-6f}, {x, partial, sum});
        }},
       {"adamw", shape, bytes(30),
        [=] { return optimizer_step(optimizer::AdamW{.lr = 1e-4}, n, at::kFloat); }},

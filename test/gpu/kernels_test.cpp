@@ -282,10 +282,13 @@ TEST_CASE("GPU: the optimizer equals its references, aligned or not", "[gpu][ker
   }
   const at::Tensor partial =
       at::empty({kernels::kSquarePartials}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+  const at::ScalarType held = type == at::kBFloat16 ? type : at::kFloat;
   compare(
-      {gradient, at::full({1}, 2, at::kFloat)}, 1, 100,
+      {gradient.to(held), at::full({1}, 2, at::kFloat)}, 1, 100,
       [&](const Tensors& t) {
-        return kernels::AddSquares{.x = fp32(t[0]) + offset,
+        return kernels::AddSquares{.x = static_cast<const char*>(in(t[0])) +
+                                        static_cast<std::size_t>(offset) * t[0].element_size(),
+                                   .type = ops::kernel_dtype(t[0]),
                                    .partial = fp32(partial),
                                    .sum = fp32(t[1]),
                                    .count = count,

@@ -2,9 +2,11 @@
 
 More ranks than GPUs share them: every so many ranks as there are GPUs call themselves a host of their own (NCCL_HOSTID), so NCCL takes
 its network transport between those over the loopback interface. What runs is the real thing: streams, communicators, CUDA graphs,
-kernels. Times mean nothing here. DSTRAIN_CPU=1 runs the same on the CPU by Gloo; arguments name the layouts to run.
+kernels. Times mean nothing here. DSTRAIN_CPU=1 runs the same on the CPU by Gloo; arguments name the layouts to run, and
+--format the number formats.
 """
 
+import argparse
 import concurrent.futures
 import os
 import pathlib
@@ -38,6 +40,11 @@ MODELS = {
     "vit": ("recipes/vit/vit-base_random_ddp.yaml",
             {"model.layers": 4, "model.width": 256, "model.mlp_width": 512, "model.heads": 8, "model.image_size": 64,
              "model.patch_size": 16, "batch.micro": 2}),
+}
+FORMATS = {
+    "fp32": {"precision.compute": "fp32"},
+    "bf16": {"precision.compute": "bf16"},
+    "bf16 gradients": {"precision.compute": "bf16", "precision.gradients": "bf16", "precision.reduce": "bf16"},
 }
 # Name: ranks, model, what is set beyond the defaults.
 LAYOUTS = {
@@ -106,11 +113,11 @@ class Ranks:
 RANKS = Ranks(RANKS_AT_ONCE)
 
 
-def steps(ranks, model, changes, compute):
+def steps(ranks, model, changes, form):
     """(loss, gradient norm) of each step."""
     recipe, sizes = MODELS[model]
     folder = tempfile.mkdtemp()
-    values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
+    values = {**SHARED, **sizes, **changes, **FORMATS[form], "run.output": folder}
     command = [support.DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     running = []
     RANKS.take(ranks)
@@ -132,7 +139,7 @@ def steps(ranks, model, changes, compute):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def far(found, expected, compute, model):
+def far(found, expected, form, model):
     """What differs by more than rounding; empty: nothing."""
     if isinstance(found, str):
         return found
@@ -140,7 +147,7 @@ def far(found, expected, compute, model):
         return f"{len(found)} steps instead of {len(expected)}"
     # Rounding lets a router choose another one of two experts that it likes as well.
     fp32 = (1e-4, 2e-3) if model == "moe" else (2e-5, 2e-4)
-    bound = {"fp32": fp32, "bf16": (4e-3, 6e-2)}[compute]
+    bound = fp32 if form == "fp32" else (4e-3, 6e-2)
     for number, (own, other) in enumerate(zip(found, expected), 1):
         for a, b, share, name in zip(own, other, bound, ("loss", "gradient norm")):
             if not abs(a - b) <= share * abs(b):
@@ -153,22 +160,26 @@ def main():
         print("no GPU: skipped")
         return 77
     os.chdir(pathlib.Path(__file__).resolve().parents[2])
-    names = sys.argv[1:] or list(LAYOUTS)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="LAYOUT")
+    parser.add_argument("--format", action="append", choices=FORMATS, help="repeatable; all, on the CPU fp32")
+    chosen = parser.parse_args()
+    names = chosen.names or list(LAYOUTS)
     failed = []
-    for compute in ("fp32",) if CPU else ("fp32", "bf16"):
+    for form in chosen.format or (["fp32"] if CPU else FORMATS):
         with concurrent.futures.ThreadPoolExecutor(len(LAYOUTS) + len(MODELS)) as pool:
-            expected = {model: pool.submit(steps, 1, model, {}, compute) for model in {LAYOUTS[name][1] for name in names}}
+            expected = {model: pool.submit(steps, 1, model, {}, form) for model in {LAYOUTS[name][1] for name in names}}
             begun = time.monotonic()
-            found = {pool.submit(steps, *LAYOUTS[name], compute): name for name in names
-                     if not (compute == "bf16" and LAYOUTS[name][1] == "moe")}  # rounding changes whom the router chooses
+            found = {pool.submit(steps, *LAYOUTS[name], form): name for name in names
+                     if not (form != "fp32" and LAYOUTS[name][1] == "moe")}  # rounding changes whom the router chooses
             for result in concurrent.futures.as_completed(found):
                 name = found[result]
                 model = LAYOUTS[name][1]
                 reference = expected[model].result()
-                wrong = reference if isinstance(reference, str) else far(result.result(), reference, compute, model)
-                print(f"{compute}, {name}: {wrong or 'equal'} ({time.monotonic() - begun:.0f} s)", flush=True)
+                wrong = reference if isinstance(reference, str) else far(result.result(), reference, form, model)
+                print(f"{form}, {name}: {wrong or 'equal'} ({time.monotonic() - begun:.0f} s)", flush=True)
                 if wrong:
-                    failed.append((compute, name))
+                    failed.append((form, name))
     print(f"layouts: {len(failed)} failed {failed}" if failed else "layouts: ok")
     return 1 if failed else 0
 

@@ -168,6 +168,20 @@ TEST_CASE("gradients travel in the format of the computation unless a file says 
         ReduceType::fp32);
 }
 
+TEST_CASE("gradients are accumulated in bf16 where they also travel so", "[import]") {
+  const auto gradients = [](const std::string& type, const std::string& keys) {
+    return recipe_of(Files{{"ds.json", config(R"("data_types": {"grad_accum_dtype": ")" + type +
+                                              R"("})" + keys)}},
+                     2)
+        .precision.gradients;
+  };
+  const std::string bf16 = R"(, "bf16": {"enabled": true})";
+  CHECK(gradients("bf16", bf16) == GradientType::bf16);
+  CHECK(gradients("fp32", bf16) == GradientType::fp32);
+  CHECK(gradients("bf16", bf16 + R"(, "communication_data_type": "fp32")") == GradientType::fp32);
+  CHECK(gradients("bf16", R"(, "fp16": {"enabled": true})") == GradientType::fp32);
+}
+
 TEST_CASE("offload rests where DeepSpeed puts it", "[import]") {
   const auto offload = [](const std::string& zero) {
     return recipe_of(Files{{"ds.json", config("\"zero_optimization\": {" + zero + "}")}})

@@ -46,6 +46,19 @@ TEST_CASE("embed_tokens takes rows by token and adds their gradients up", "[kern
   REQUIRE(far(table.gradient, expected) == "");
 }
 
+TEST_CASE("a table's gradient in bf16 is the sum in fp32, rounded once", "[kernels]") {
+  test::Random random(4);
+  Parameter table = random.parameter({6, 8}, at::kBFloat16);
+  const at::Tensor tokens = indices({3, 5, 3, 0, 3, 5}), dy = random({6, 8}, at::kBFloat16);
+  const at::Tensor start = table.gradient.to(at::kBFloat16);
+  table.gradient = start.to(at::kFloat);
+  ops::embed_tokens(tokens, table).backward(dy);
+  const at::Tensor expected = table.gradient.to(at::kBFloat16);
+  table.gradient = start.clone();
+  ops::embed_tokens(tokens, table).backward(dy);
+  REQUIRE(table.gradient.equal(expected));
+}
+
 TEST_CASE("a frozen table leaves no trace in the graph", "[kernels]") {
   test::Random random(2);
   Parameter table = random.parameter({6, 8}, at::kFloat);

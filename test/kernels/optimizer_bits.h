@@ -40,6 +40,7 @@ struct UpdateBits {
   bool has_copy;
   std::int64_t count, offset = 0;  ///< elements, and how many stand before the first and after all
   std::int64_t first_element = 0;
+  kernels::DType gradient = kernels::DType::f32;
 
   [[nodiscard]] static std::int64_t width(kernels::DType type) {
     return type == kernels::DType::f32 ? 4 : 2;
@@ -47,7 +48,7 @@ struct UpdateBits {
   [[nodiscard]] std::vector<at::Tensor> buffers() const {
     std::vector<at::Tensor> all;
     for (std::uint64_t b = 0; b < 4; ++b) {
-      const bool wide = b == 0 || states == kernels::DType::f32;
+      const bool wide = (b == 0 ? gradient : states) == kernels::DType::f32;
       const at::Tensor words = at::empty({count + 2 * offset}, wide ? at::kInt : at::kShort);
       for (std::int64_t i = 0; i < words.numel(); ++i) {
         std::uint32_t bits = delicate_bits(b, i);
@@ -73,7 +74,8 @@ struct UpdateBits {
     return {.states = states,
             .parameters = at(1, states),
             .moments = {at(2, states), at(3, states)},
-            .gradient = static_cast<const float*>(at(0, kernels::DType::f32)),
+            .gradient = at(0, gradient),
+            .gradient_type = gradient,
             .compute = has_copy ? at(4, copy) : nullptr,
             .compute_type = copy,
             .control = control.const_data_ptr<float>(),
@@ -84,7 +86,7 @@ struct UpdateBits {
   }
 };
 
-/// Every rule with every type of states and copy that there is.
+/// Every rule with every type of states, copy and gradient that there is.
 inline std::vector<UpdateBits> all_updates(std::int64_t count) {
   using enum kernels::DType;
   using namespace optimizer;
@@ -105,6 +107,12 @@ inline std::vector<UpdateBits> all_updates(std::int64_t count) {
     }
     all.push_back(
         {.rule = rule, .states = bf16, .copy = bf16, .has_copy = direction, .count = count});
+  }
+  const std::size_t in_fp32 = all.size();
+  for (std::size_t i = 0; i < in_fp32; ++i) {
+    if (all[i].copy != bf16) continue;
+    all.push_back(all[i]);
+    all.back().gradient = bf16;
   }
   return all;
 }

@@ -52,7 +52,8 @@ TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "
   for (const UpdateBits& update : test::all_updates(count)) {
     const auto buffers = update.buffers();
     const auto expected = updated(update, buffers, VectorUnit::none, count);
-    CAPTURE(update.rule.index(), static_cast<int>(update.states), static_cast<int>(update.copy));
+    CAPTURE(update.rule.index(), static_cast<int>(update.states), static_cast<int>(update.copy),
+            static_cast<int>(update.gradient));
     REQUIRE(first_difference(expected, buffers) != kEqual);
     for (const VectorUnit unit : vector_units()) {
       CAPTURE(static_cast<int>(unit));
@@ -65,6 +66,27 @@ TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "
   }
 }
 
+TEST_CASE("a gradient in bf16 updates as the same numbers in fp32 do", "[kernels]") {
+  const std::int64_t count = 10'001;
+  int seen = 0;
+  for (const UpdateBits& narrow : test::all_updates(count)) {
+    if (narrow.gradient != kernels::DType::bf16) continue;
+    ++seen;
+    CAPTURE(narrow.rule.index(), static_cast<int>(narrow.states));
+    UpdateBits wide = narrow;
+    wide.gradient = kernels::DType::f32;
+    const auto buffers = narrow.buffers();
+    auto widened = buffers;
+    // By bits: a conversion would make other nans.
+    widened[0] = buffers[0].view(at::kShort).to(at::kInt).mul(1 << 16).view(at::kByte);
+    auto found = updated(narrow, buffers, VectorUnit::none, count),
+         expected = updated(wide, widened, VectorUnit::none, count);
+    found[0] = expected[0];
+    REQUIRE(first_difference(found, expected) == kEqual);
+  }
+  REQUIRE(seen == 20);
+}
+
 TEST_CASE("no length, place or cut of a range changes a bit of an update", "[kernels]") {
   const std::int64_t offset = GENERATE(0, 1), first_element = GENERATE(0, 5, 128);
   CAPTURE(offset, first_element);
@@ -73,7 +95,7 @@ TEST_CASE("no length, place or cut of a range changes a bit of an update", "[ker
       update.offset = offset;
       update.first_element = first_element;
       CAPTURE(update.count, update.rule.index(), static_cast<int>(update.states),
-              static_cast<int>(update.copy));
+              static_cast<int>(update.copy), static_cast<int>(update.gradient));
       const auto buffers = update.buffers();
       const auto expected = updated(update, buffers, VectorUnit::none, 1 << 20);
       for (const VectorUnit unit : vector_units()) {

@@ -96,6 +96,41 @@ TEST_CASE("widths follow precision and optimizer", "[strategy]") {
   r.precision.compute = ComputeType::bf16;
   r.precision.states = StateType::bf16;
   CHECK(state_widths(r).moments == 2);
+  CHECK(state_widths(r).gradient == 4);
+  r.precision.gradients = GradientType::bf16;
+  CHECK(state_widths(r).gradient == 2);
+}
+
+TEST_CASE("vectors have room for sums in fp32 behind gradients in bf16", "[strategy]") {
+  ModelCost cost = test::small_model_cost(1);
+  GroupCost& group = cost.groups.front();
+  group.tensor_sizes = {1000, 300, 20, 7};
+  group.leading_matrices = GENERATE(0, 2, 4);
+  const int stage = GENERATE(0, 2), ranks = 2;
+  Recipe r = recipe(stage, 8, 1);
+  r.precision.reduce = ReduceType::bf16;
+  const auto layout = [&] {
+    return zero_layout(stage, Mesh(ranks, mesh_degrees(r.parallel, ranks)), cost, state_widths(r));
+  };
+  const Layout wide = layout();
+  r.precision.gradients = GradientType::bf16;
+  const Layout narrow = layout();
+  const FlatGroup& flat = narrow.flat.front();
+  const std::int64_t vectors =
+      group.leading_matrices == 4
+          ? 0
+          : flat.padded() - flat.offset(static_cast<std::size_t>(group.leading_matrices));
+  CHECK(wide.whole_gradient_elements(0) == flat.padded());
+  CHECK(narrow.groups.front().fp32_sums == vectors);
+  CHECK(narrow.whole_gradient_elements(0) == flat.padded() + 2 * vectors);
+  // The memory of a gradient that collects: two bytes an element, and four for a vector's sum.
+  const Strategy s = make_strategy(r, cost, ranks, cpu());
+  const BufferRole role = stage == 0 ? BufferRole::gradient : BufferRole::whole_gradient;
+  const std::vector<int> ids = s.training.buffers_of(role);
+  CHECK(std::ranges::any_of(ids, [&](int id) {
+    const Buffer& buffer = s.training.buffers[static_cast<std::size_t>(id)];
+    return buffer.width == 2 && buffer.elements >= flat.padded() + 2 * vectors;
+  }));
 }
 
 TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property]") {

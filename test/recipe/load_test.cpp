@@ -184,6 +184,24 @@ TEST_CASE("codes and second shards are refused where nothing is gathered or redu
   CHECK_FALSE(refused({"precision.reduce=int4"}, ""));
 }
 
+TEST_CASE("gradients in bf16 need a computation and sums in bf16", "[recipe]") {
+  const auto refused = [](std::vector<std::string> overrides, const std::string& text,
+                          const std::string& path = "recipes/quickstart.yaml") {
+    overrides.emplace_back("precision.gradients=bf16");
+    try {
+      (void)load_recipe(path, overrides);
+    } catch (const RecipeError& error) {
+      return std::string(error.what()).find("precision.gradients: " + text) != std::string::npos;
+    }
+    return false;
+  };
+  const std::string bf16 = "precision.compute=bf16", sums = "precision.reduce=bf16";
+  CHECK(refused({"precision.compute=fp16", sums}, "bf16 gradients need a bf16 computation"));
+  CHECK(refused({bf16}, "bf16 gradients are summed over ranks in bf16"));
+  CHECK(refused({bf16, sums}, "bf16, but model.name", "recipes/cnn/cnn-basic_digits.yaml"));
+  CHECK_NOTHROW(load_recipe("recipes/quickstart.yaml", {bf16, sums, "precision.gradients=bf16"}));
+}
+
 TEST_CASE("an optimizer's own defaults stand where the recipe is silent", "[recipe]") {
   const auto betas = [](const std::string& optimizer) {
     return parse_recipe(small_recipe("optimizer: { " + optimizer + " }\n"), "r.yaml")

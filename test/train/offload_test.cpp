@@ -117,6 +117,9 @@ TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[t
   const std::vector<std::vector<std::string>> bases = {
       {"precision.compute=bf16"},
       {"precision.compute=bf16", "precision.states=bf16"},
+      {"precision.compute=bf16", "precision.gradients=bf16", "precision.reduce=bf16"},
+      {"precision.compute=bf16", "precision.states=bf16", "precision.gradients=bf16",
+       "precision.reduce=bf16"},
       {"precision.compute=fp16"},
       {"optimizer.name=sgd", "optimizer.lr=0.1"},
       {"optimizer.name=lion", "precision.compute=bf16"},

@@ -1,6 +1,7 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
+#include <type_traits>
 
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/embedding/kernels.h"
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   scratch.rows[row] = static_cast<std::int32_t>(row);
 }
 
-/// A warp sums 32 packs of columns over one chunk of the sorted rows.
-template <typename T>
+/// A warp sums 32 packs of columns over one chunk of the sorted rows. G is the table's type.
+template <typename T, typename G>
 __global__ void __launch_bounds__(kWarps* kWarp)
     sum_chunks_kernel(const EmbedTokensBackward a, const Scratch scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -147,9 +148,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     // All loads of the batch come first, rows of the gradient among them: nobody else adds to those
     // of a token whose last row is here.
     Pack<T> grad[kBatch];
-    Pack<float> old[kBatch];
-    bool ends[kBatch];    // the token's sum, within this chunk
-    float* into[kBatch];  // where the sum goes; null: nowhere
+    Pack<G> old[kBatch];
+    bool ends[kBatch];   // the token's sum, within this chunk
+    void* into[kBatch];  // where the sum goes; null: nowhere
+    bool whole[kBatch];  // it goes to the gradient, of type G; else to a fragment in fp32
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int r = base + k;
@@ -159,6 +161,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       const bool goes_on = own == (r + 1 < count ? follower : after);
       ends[k] = r < count && (r + 1 == count || !goes_on);
       into[k] = nullptr;
+      whole[k] = false;
       old[k] = {};
       if (!live || r >= count) continue;
       grad[k] = load<T, kPack>(a.grad_out, source * packs + pack);
@@ -168,8 +171,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       } else if (goes_on) {
         into[k] = scratch.tails + (chunk * packs + pack) * kPack;
       } else if (own < a.vocab) {
-        into[k] = a.grad_table + (own * packs + pack) * kPack;
-        old[k] = load<float, kPack>(into[k], 0);
+        into[k] = static_cast<G*>(a.grad_table) + (own * packs + pack) * kPack;
+        whole[k] = true;
+        old[k] = load<G, kPack>(into[k], 0);
       }
       from_before = false;
     }
@@ -185,7 +189,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
         old[k].unpack(value);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) value[i] += sum[i];
-        store(into[k], 0, Pack<float>::of(value));
+        if (std::is_same_v<G, float> || !whole[k]) {
+          store(into[k], 0, Pack<float>::of(value));
+        } else {
+          store(into[k], 0, Pack<G>::of(value));
+        }
       }
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum[i] = 0;
@@ -195,6 +203,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 /// A block adds up the fragments of the token that began in its chunk and went on, for 32 packs of
 /// columns: warp w takes fragments w, w + 8, ..., then the warps are added in order.
+template <typename G>
 __global__ void __launch_bounds__(kWarps* kWarp)
     add_fragments_kernel(const EmbedTokensBackward a, const Scratch scratch) {
   const std::int64_t chunk = blockIdx.x, begin = chunk * kChunk, end = begin + kChunk;
@@ -236,13 +245,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __syncthreads();
   if (warp > 0 || pack >= packs) return;
   float total[kPack];
-  load<float, kPack>(a.grad_table, token * packs + pack).unpack(total);
+  load<G, kPack>(a.grad_table, token * packs + pack).unpack(total);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     for (int w = 1; w < kWarps; ++w) sum[i] += sums[w][lane][i];
     total[i] += sum[i];
   }
-  store(a.grad_table, token * packs + pack, Pack<float>::of(total));
+  store(a.grad_table, token * packs + pack, Pack<G>::of(total));
 }
 
 }  // namespace
@@ -269,12 +278,20 @@ void embed_tokens_backward(const EmbedTokensBackward& args, cudaStream_t stream)
       scratch.sorted_rows, static_cast<int>(args.rows), 0, token_bits(args.vocab), stream));
   const unsigned chunks = static_cast<unsigned>(num_chunks(args.rows));
   const unsigned columns = blocks_for(args.dim, kPack * kWarp);
-  with_type(args.dtype, [&](auto zero) {
-    sum_chunks_kernel<decltype(zero)>
-        <<<dim3(chunks, blocks_for(columns, kWarps)), kWarps * kWarp, 0, stream>>>(args, scratch);
-  });
-  check_launch("sum_chunks");
-  add_fragments_kernel<<<dim3(chunks, columns), kWarps * kWarp, 0, stream>>>(args, scratch);
+  const dim3 blocks(chunks, blocks_for(columns, kWarps)), fragments(chunks, columns);
+  if (args.table == DType::f32) {
+    with_type(args.dtype, [&](auto zero) {
+      sum_chunks_kernel<decltype(zero), float>
+          <<<blocks, kWarps * kWarp, 0, stream>>>(args, scratch);
+    });
+    check_launch("sum_chunks");
+    add_fragments_kernel<float><<<fragments, kWarps * kWarp, 0, stream>>>(args, scratch);
+  } else {
+    sum_chunks_kernel<__nv_bfloat16, __nv_bfloat16>
+        <<<blocks, kWarps * kWarp, 0, stream>>>(args, scratch);
+    check_launch("sum_chunks");
+    add_fragments_kernel<__nv_bfloat16><<<fragments, kWarps * kWarp, 0, stream>>>(args, scratch);
+  }
   check_launch("add_fragments");
 }
 

@@ -53,10 +53,11 @@ struct EmbedTokens {
 struct EmbedTokensBackward {
   const std::int64_t* tokens;
   const void* grad_out;  ///< [rows, dim]
-  float* grad_table;     ///< [vocab, dim]
+  void* grad_table;      ///< [vocab, dim], f32 or as `table`
   void* scratch;         ///< embed_tokens_scratch bytes
   std::int64_t rows, vocab, dim;
   DType dtype;
+  DType table = DType::f32;  ///< or bf16
 };
 [[nodiscard]] std::int64_t embed_tokens_scratch(std::int64_t rows, std::int64_t vocab,
                                                 std::int64_t dim);

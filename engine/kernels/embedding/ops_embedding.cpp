@@ -43,10 +43,12 @@ at::Tensor embedding_forward_cuda(const at::Tensor& tokens, const at::Tensor& ta
   return out;
 }
 
-/// On the CPU, index_add_ goes through the rows in order.
+/// On the CPU, index_add_ goes through the rows in order. Sums in fp32 are rounded once.
 void embedding_backward_cpu(const at::Tensor& tokens, const at::Tensor& dy,
                             const at::Tensor& gradient) {
-  gradient.view({-1, dy.size(1)}).index_add_(0, tokens, dy.to(at::kFloat));
+  const at::Tensor sum = gradient.to(at::kFloat).view({-1, dy.size(1)});
+  sum.index_add_(0, tokens, dy.to(at::kFloat));
+  if (gradient.scalar_type() != at::kFloat) gradient.view(sum.sizes()).copy_(sum);
 }
 
 void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy,
@@ -56,12 +58,13 @@ void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy,
       at::empty({kernels::embed_tokens_scratch(rows, vocab, dim)}, dy.options().dtype(at::kByte));
   kernels::cuda::embed_tokens_backward({.tokens = tokens.const_data_ptr<std::int64_t>(),
                                         .grad_out = dy.const_data_ptr(),
-                                        .grad_table = gradient.mutable_data_ptr<float>(),
+                                        .grad_table = gradient.mutable_data_ptr(),
                                         .scratch = scratch.mutable_data_ptr(),
                                         .rows = rows,
                                         .vocab = vocab,
                                         .dim = dim,
-                                        .dtype = kernel_dtype(dy)},
+                                        .dtype = kernel_dtype(dy),
+                                        .table = kernel_dtype(gradient)},
                                        current_stream());
 }
 

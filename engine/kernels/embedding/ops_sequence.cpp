@@ -49,12 +49,15 @@ struct EmbedSequence : torch::autograd::Function<EmbedSequence> {
     const at::Tensor grad = dense(grads[0]);
     const std::int64_t batch = context->saved_data.at("batch").toInt();
     const std::int64_t tokens = grad.size(0) / batch, dim = grad.size(1);
-    const at::Tensor& grad_token = gradient_of(kept(context, "class_token"), grad);
-    const at::Tensor& grad_positions = gradient_of(kept(context, "positions"), grad);
+    const Fp32Gradient of_token(kept(context, "class_token"), grad),
+        of_positions(kept(context, "positions"), grad);
+    const at::Tensor &grad_token = of_token.sum(), &grad_positions = of_positions.sum();
     if (!grad.is_cuda()) {
       const at::Tensor rows = grad.view({batch, tokens, dim}), sum = rows.sum(0, false, at::kFloat);
       grad_positions.add_(sum.view_as(grad_positions));
       grad_token.add_(sum.select(0, 0).view_as(grad_token));
+      of_token.finish();
+      of_positions.finish();
       return {rows.narrow(1, 1, tokens - 1).reshape({batch * (tokens - 1), dim}), {}, {}, {}, {}};
     }
     at::Tensor dx = at::empty({batch * (tokens - 1), dim}, grad.options());
@@ -68,6 +71,8 @@ struct EmbedSequence : torch::autograd::Function<EmbedSequence> {
          .dim = dim,
          .dtype = kernel_dtype(grad)},
         current_stream());
+    of_token.finish();
+    of_positions.finish();
     return {dx, {}, {}, {}, {}};
   }
 };

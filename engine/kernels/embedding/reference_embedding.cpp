@@ -21,7 +21,7 @@ void embed_tokens(const EmbedTokens& a) {
 }
 
 void embed_tokens_backward(const EmbedTokensBackward& a) {
-  const View grad_out(a.grad_out, a.dtype);
+  const View grad_out(a.grad_out, a.dtype), table(a.grad_table, a.table);
   std::map<std::int64_t, std::vector<double>> sums;
   for (std::int64_t row = 0; row < a.rows; ++row) {
     const std::int64_t token = a.tokens[row];
@@ -33,7 +33,7 @@ void embed_tokens_backward(const EmbedTokensBackward& a) {
   }
   for (const auto& [token, sum] : sums) {
     for (std::int64_t i = 0; i < a.dim; ++i)
-      add_to(a.grad_table[token * a.dim + i], sum[static_cast<std::size_t>(i)]);
+      table.set(token * a.dim + i, table.at(token * a.dim + i) + sum[static_cast<std::size_t>(i)]);
   }
 }
 

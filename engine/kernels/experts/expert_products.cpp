@@ -115,7 +115,7 @@ void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& 
   const GradientTarget target = gradient_target(weight, x);
   const ExpertMatrix shape{.rows = dy.size(1), .columns = x.size(1)};
   const at::Tensor gradient = target.tensor.view({-1, shape.columns});
-  // Straight into the fp32 gradient, which one kernel for all experts cannot do.
+  // Straight into the gradient with sums in fp32, which one kernel for all experts cannot do.
   for_each_expert(rows.counts, x.device(),
                   [&](std::int64_t e, std::int64_t first, std::int64_t count) {
                     const at::Tensor own = matrix_at(gradient, shape, e);
@@ -129,10 +129,11 @@ void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& 
 }
 
 void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
-                              const at::TensorOptions& options, bool trains) {
+                              const at::TensorOptions& options,
+                              std::optional<at::ScalarType> gradient) {
   const at::Tensor matrix = at::zeros({shape.rows, shape.columns}, options);
-  at::Tensor gradient;
-  if (trains) gradient = at::zeros(matrix.sizes(), options.dtype(at::kFloat));
+  at::Tensor sum;
+  if (gradient) sum = at::zeros(matrix.sizes(), options.dtype(*gradient));
   // The second stream and its workspace.
   const at::Tensor two = at::zeros({2, shape.columns}, options);
   for_each_expert({1, 1}, options.device(),
@@ -153,9 +154,8 @@ void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
       at::_grouped_mm(x, matrix.t().unsqueeze(0), end);
       at::_grouped_mm(y, matrix.unsqueeze(0), end);
     }
-    if (!trains) continue;
-    for (const bool add : {false, true})
-      multiply(y.t(), x, gradient, {.add = add, .rows_vary = true});
+    if (!gradient) continue;
+    for (const bool add : {false, true}) multiply(y.t(), x, sum, {.add = add, .rows_vary = true});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/kernels/parameter.h"
@@ -36,12 +37,14 @@ struct ExpertMatrix {
 [[nodiscard]] at::Tensor expert_products(const at::Tensor& x, const Parameter& weight,
                                          const ExpertRows& rows, bool transposed);
 
-/// Adds dy^T x by expert to the weight's gradient, in fp32.
+/// Adds dy^T x by expert to the weight's gradient.
 void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
                           const ExpertRows& rows);
 
-/// The products of up to `max_rows` rows with a matrix [rows, columns] of one expert.
+/// The products of up to `max_rows` rows with a matrix [rows, columns] of one expert; its gradient
+/// is of the type `gradient`, none: it is frozen.
 void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
-                              const at::TensorOptions& options, bool trains);
+                              const at::TensorOptions& options,
+                              std::optional<at::ScalarType> gradient);
 
 }  // namespace dstrain::ops

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/comm/communicator.h"
@@ -88,10 +89,10 @@ struct ExpertOrder {
 
 /// One product of each kind that expert_mlps and its gradients take, for each number of rows of an
 /// expert that has an algorithm of its own, up to `max_rows`: D = `width`, I = `expert_width`,
-/// dtype and device of `options`; `trains`: also those for gradients of weights. On a GPU the first
-/// product by an algorithm may wait for the whole device.
+/// dtype and device of `options`; `gradient`: also those for weights' gradients of that type. On a
+/// GPU the first product by an algorithm may wait for the whole device.
 void rehearse_expert_mlps(std::int64_t max_rows, std::int64_t width, std::int64_t expert_width,
-                          const at::TensorOptions& options, bool trains);
+                          const at::TensorOptions& options, std::optional<at::ScalarType> gradient);
 
 /// Sum of the experts' rows: weights[m, j] * y[place[m, j]] + sigmoid(gate[m]) * shared[m], in
 /// fp32, rounded once. y [M * k, D], shared [M, D] and gate [M, 1], or both undefined -> [M, D].

@@ -281,10 +281,11 @@ at::Tensor expert_mlps(const at::Tensor& x_RD, const std::vector<std::int64_t>& 
 }
 
 void rehearse_expert_mlps(std::int64_t max_rows, std::int64_t width, std::int64_t expert_width,
-                          const at::TensorOptions& options, bool trains) {
+                          const at::TensorOptions& options,
+                          std::optional<at::ScalarType> gradient) {
   for (const ExpertMatrix& shape :
        {ExpertMatrix{2 * expert_width, width}, ExpertMatrix{width, expert_width}})
-    rehearse_expert_products(max_rows, shape, options, trains);
+    rehearse_expert_products(max_rows, shape, options, gradient);
 }
 
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& place_Mk,

@@ -13,8 +13,9 @@ namespace dstrain::kernels {
 
 /// sum[0] += factor * sum of x^2.
 struct AddSquares {
-  const float* x;  ///< any alignment
-  float* partial;  ///< scratch, [kSquarePartials]
+  const void* x;            ///< any alignment
+  DType type = DType::f32;  ///< of x; or bf16
+  float* partial;           ///< scratch, [kSquarePartials]
   float* sum;
   std::int64_t count;
   float factor;

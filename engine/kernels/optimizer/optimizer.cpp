@@ -27,6 +27,12 @@ void check_control(const at::Tensor& control, const at::Tensor& like) {
                 "optimizer: the control tensor is not fp32 of kControlSize on the device");
 }
 
+/// fp32 or bf16.
+void check_gradient(const at::Tensor& gradient, const at::Tensor& like) {
+  const bool narrow = gradient.defined() && gradient.scalar_type() == at::kBFloat16;
+  check_flat("the gradient", gradient, like, narrow ? at::kBFloat16 : at::kFloat);
+}
+
 /// The compute copy's pointer and dtype; null and fp32 where there is none.
 std::pair<void*, kernels::DType> compute_of(const at::Tensor& compute, const at::Tensor& master) {
   if (!compute.defined()) return {nullptr, kernels::DType::f32};
@@ -50,11 +56,12 @@ bool bf16_states(const at::Tensor& parameters, const at::Tensor& compute) {
 }  // namespace
 
 void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum) {
-  check_flat("the gradient", gradient, gradient);
+  check_gradient(gradient, gradient);
   DSTRAIN_CHECK(
       sum.numel() >= 1 && sum.scalar_type() == at::kFloat && sum.device() == gradient.device(),
       "optimizer: the sum of squares is not fp32 on the gradient's device");
-  kernels::AddSquares args{.x = gradient.const_data_ptr<float>(),
+  kernels::AddSquares args{.x = gradient.const_data_ptr(),
+                           .type = ops::kernel_dtype(gradient),
                            .partial = nullptr,
                            .sum = sum.mutable_data_ptr<float>(),
                            .count = gradient.numel(),
@@ -91,7 +98,7 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
   const bool rounded = bf16_states(step.master, direction ? at::Tensor() : step.compute);
   const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
   check_flat("the master weights", step.master, step.master, type);
-  check_flat("the gradient", step.gradient, step.master);
+  check_gradient(step.gradient, step.master);
   check_control(control, step.master);
   const auto [compute, compute_type] =
       rounded && !direction ? std::pair<void*, kernels::DType>(nullptr, kernels::DType::bf16)
@@ -99,7 +106,8 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
   kernels::OptimizerUpdate args{.states = rounded ? kernels::DType::bf16 : kernels::DType::f32,
                                 .parameters = step.master.mutable_data_ptr(),
                                 .moments = {},
-                                .gradient = step.gradient.const_data_ptr<float>(),
+                                .gradient = step.gradient.const_data_ptr(),
+                                .gradient_type = ops::kernel_dtype(step.gradient),
                                 .compute = compute,
                                 .compute_type = compute_type,
                                 .control = control.const_data_ptr<float>(),
@@ -111,6 +119,9 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
       !direction || (step.compute.defined() && (compute_type == kernels::DType::bf16 ||
                                                 (compute_type == kernels::DType::f32 && !rounded))),
       "optimizer: a direction is fp32 or bf16, and bf16 beside bf16 states");
+  DSTRAIN_CHECK(
+      args.gradient_type == kernels::DType::f32 || rounded || compute_type == kernels::DType::bf16,
+      "optimizer: a gradient in bf16 is one of a computation in bf16");
   DSTRAIN_CHECK(std::cmp_equal(step.moments.size(), num_moments(step.rule)),
                 "optimizer: the rule has another number of moments");
   for (std::size_t m = 0; m < step.moments.size(); ++m) {

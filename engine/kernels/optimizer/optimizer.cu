@@ -21,7 +21,8 @@ bool aligned(const void* pointer, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-template <int V>
+/// T is the type of x.
+template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const AddSquares a) {
   __shared__ float shared[kWarp];
   const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -30,12 +31,16 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const AddSquares 
 #pragma unroll 4
   for (std::int64_t i = start; i < packs; i += step) {
     float x[V];
-    load<float, V>(a.x, i).unpack(x);
+    load<T, V>(a.x, i).unpack(x);
 #pragma unroll
     for (int k = 0; k < V; ++k) sum += x[k] * x[k];
   }
   const std::int64_t tail = packs * V + start;
-  if (tail < a.count) sum += a.x[tail] * a.x[tail];
+  if (tail < a.count) {
+    float x[1];
+    load<T, 1>(a.x, tail).unpack(x);
+    sum += x[0] * x[0];
+  }
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) a.partial[blockIdx.x] = sum;
 }
@@ -107,8 +112,8 @@ struct RoundedStates {
   }
 };
 
-/// T is the type of the copy.
-template <class Rule, bool kRounded, typename T, int V>
+/// T is the type of the copy, G that of the gradient.
+template <class Rule, bool kRounded, typename T, typename G, int V>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const OptimizerUpdate a, const Rule rule, const std::uint64_t key) {
   if (a.control[kSkip] != 0) return;
@@ -120,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::conditional_t<kRounded, RoundedStates<N>, ExactStates<N>> states{
         key, step, a.first_element + i * N};
     float gradient[N], parameter[N], copy[N], moments[kPlaces][N];
-    load<float, N>(a.gradient, i).unpack(gradient);
+    load<G, N>(a.gradient, i).unpack(gradient);
     states.read(a.parameters, i, parameter);
 #pragma unroll
     for (int m = 0; m < kMoments; ++m) states.read(a.moments[m], i, moments[m]);
@@ -153,37 +158,42 @@ unsigned flat_blocks(std::int64_t count, int per_thread) {
       blocks_for(count, static_cast<std::int64_t>(kThreads) * per_thread), 1, kMaxBlocks));
 }
 
-template <class Rule, bool kRounded, typename T>
+template <class Rule, bool kRounded, typename T, typename G>
 void launch_update(const OptimizerUpdate& args, const Rule& rule, cudaStream_t stream) {
   constexpr int kVector = kRounded ? kPack : kWide;
-  bool wide = aligned(args.parameters, 16) && aligned(args.gradient, 16) &&
+  bool wide = aligned(args.parameters, 16) && aligned(args.gradient, kVector * sizeof(G)) &&
               aligned(args.compute, kVector * sizeof(T)) &&
               (!kRounded || args.first_element % kPack == 0);
   for (int m = 0; m < Rule::kMoments; ++m) wide = wide && aligned(args.moments[m], 16);
   const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
   if (wide) {
-    update_kernel<Rule, kRounded, T, kVector>
+    update_kernel<Rule, kRounded, T, G, kVector>
         <<<flat_blocks(args.count, kVector), kThreads, 0, stream>>>(args, rule, key);
   } else {
-    update_kernel<Rule, kRounded, T, 1>
+    update_kernel<Rule, kRounded, T, G, 1>
         <<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args, rule, key);
   }
   check_launch("optimizer");
+}
+
+template <typename T, int V>
+unsigned launch_squares(const AddSquares& args, cudaStream_t stream) {
+  const unsigned blocks =
+      std::min<unsigned>(flat_blocks(args.count, kWide), static_cast<unsigned>(kSquarePartials));
+  const bool wide = aligned(args.x, V * sizeof(T));
+  const auto kernel = wide ? sum_squares_kernel<T, V> : sum_squares_kernel<T, 1>;
+  kernel<<<blocks, kThreads, 0, stream>>>(args);
+  check_launch("sum_squares");
+  return blocks;
 }
 
 }  // namespace
 
 void add_squares(const AddSquares& args, cudaStream_t stream) {
   if (args.count == 0) return;
-  const bool wide = aligned(args.x, 16);
-  const unsigned blocks =
-      std::min<unsigned>(flat_blocks(args.count, kWide), static_cast<unsigned>(kSquarePartials));
-  if (wide) {
-    sum_squares_kernel<kWide><<<blocks, kThreads, 0, stream>>>(args);
-  } else {
-    sum_squares_kernel<1><<<blocks, kThreads, 0, stream>>>(args);
-  }
-  check_launch("sum_squares");
+  const unsigned blocks = args.type == DType::bf16
+                              ? launch_squares<__nv_bfloat16, kPack>(args, stream)
+                              : launch_squares<float, kWide>(args, stream);
   add_squares_kernel<<<1, kThreads, 0, stream>>>(args, static_cast<int>(blocks));
   check_launch("add_squares");
 }
@@ -198,11 +208,15 @@ void update(const OptimizerUpdate& args, cudaStream_t stream) {
   std::visit(
       [&](const auto& rule) {
         using Rule = std::decay_t<decltype(rule)>;
-        if (args.states == DType::bf16) {
-          return launch_update<Rule, true, __nv_bfloat16>(args, rule, stream);
+        const bool rounded = args.states == DType::bf16;
+        if (args.gradient_type == DType::bf16) {  // the copy or direction is bf16, too
+          using T = __nv_bfloat16;
+          return rounded ? launch_update<Rule, true, T, T>(args, rule, stream)
+                         : launch_update<Rule, false, T, T>(args, rule, stream);
         }
+        if (rounded) return launch_update<Rule, true, __nv_bfloat16, float>(args, rule, stream);
         with_type(args.compute_type, [&](auto zero) {
-          launch_update<Rule, false, decltype(zero)>(args, rule, stream);
+          launch_update<Rule, false, decltype(zero), float>(args, rule, stream);
         });
       },
       args.rule);

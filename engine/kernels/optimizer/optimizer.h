@@ -15,11 +15,11 @@
 /// States are fp32 beside a compute copy, or all bf16: then master is the compute copy (bf16, and
 /// `compute` undefined or the same memory), moments are bf16 too, arithmetic stays fp32, and
 /// results are rounded stochastically, since a small step on a bf16 number would round to nothing.
-/// Gradients are fp32 in both cases.
+/// Gradients are fp32 in both cases, or bf16 beside a compute copy or states in bf16.
 namespace dstrain::optimizer {
 
-/// Adds the sum of squares of `gradient` (fp32, flat) times `factor` to element 0 of `sum` (fp32).
-/// Deterministic.
+/// Adds the sum of squares of `gradient` (fp32 or bf16, flat) times `factor` to element 0 of `sum`
+/// (fp32). Deterministic.
 void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum);
 
 struct FinishOptions {

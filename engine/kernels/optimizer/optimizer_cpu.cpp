@@ -9,6 +9,7 @@
 
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
+#include "engine/kernels/optimizer/stochastic_rounding.h"
 
 namespace dstrain::kernels::cpu {
 namespace {
@@ -35,29 +36,42 @@ VectorUnit widest() {
   return unit;
 }
 
-}  // namespace
-
-void add_squares(const AddSquares& args) {
-  std::vector<double> chunks(static_cast<std::size_t>((args.count + kChunk - 1) / kChunk));
-  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-    constexpr std::int64_t kLanes = 16;  // a fixed order that vector units can follow
+/// In a fixed order; `value`(i) is element i.
+template <typename Value>
+double sum_squares(std::int64_t count, const Value& value) {
+  std::vector<double> chunks(static_cast<std::size_t>((count + kChunk - 1) / kChunk));
+  for_chunks(count, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kLanes = 16;  // an order that vector units can follow
     double lanes[kLanes] = {};
     std::int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
       for (std::int64_t k = 0; k < kLanes; ++k) {
-        const double x = args.x[i + k];
+        const double x = value(i + k);
         lanes[k] += x * x;
       }
     }
-    for (; i < end; ++i)
-      lanes[0] += static_cast<double>(args.x[i]) * static_cast<double>(args.x[i]);
+    for (; i < end; ++i) lanes[0] += static_cast<double>(value(i)) * static_cast<double>(value(i));
     double sum = 0;
     for (const double lane : lanes) sum += lane;
     chunks[static_cast<std::size_t>(begin / kChunk)] = sum;
   });
   double sum = 0;
   for (const double chunk : chunks) sum += chunk;
-  *args.sum += static_cast<float>(static_cast<double>(args.factor) * sum);
+  return sum;
+}
+
+}  // namespace
+
+void add_squares(const AddSquares& args) {
+  const float sum = static_cast<float>(
+      static_cast<double>(args.factor) *
+      (args.type == DType::bf16
+           ? sum_squares(args.count, [x = static_cast<const std::uint16_t*>(args.x)](
+                                         std::int64_t i) { return bf16_value(x[i]); })
+           : sum_squares(args.count, [x = static_cast<const float*>(args.x)](std::int64_t i) {
+               return x[i];
+             })));
+  *args.sum += sum;
 }
 
 bool has(VectorUnit unit) {

@@ -72,6 +72,16 @@ void write_copy(const OptimizerUpdate& args, std::int64_t i, const float* __rest
   }
 }
 
+/// `count` elements of the gradient from its element i on, in `room` where they are not fp32.
+template <VectorUnit kUnit>
+const float* gradient_at(const OptimizerUpdate& args, std::int64_t i, std::int64_t count,
+                         float (&room)[kBlock]) {
+  if (args.gradient_type == DType::f32) return static_cast<const float*>(args.gradient) + i;
+  const std::uint16_t* __restrict from = static_cast<const std::uint16_t*>(args.gradient) + i;
+  for (std::int64_t k = 0; k < count; ++k) room[k] = bf16_value(from[k]);
+  return room;
+}
+
 /// `count` elements of a rule, at most kBlock, all in fp32.
 template <VectorUnit kUnit, class Rule, bool kRounded>
 void update_block(const typename Rule::Element& element, const float* __restrict gradient,
@@ -99,9 +109,10 @@ void update_exact(const OptimizerUpdate& args, const typename Rule::Element& ele
   };
   for (std::int64_t i = begin; i < end; i += kBlock) {
     const std::int64_t count = end - i < kBlock ? end - i : kBlock;
-    float copy[kBlock];
+    float copy[kBlock], room[kBlock];
+    const float* const gradient = gradient_at<kUnit>(args, i, count, room);
     float* const parameters = at(args.parameters, i);
-    update_block<kUnit, Rule, false>(element, args.gradient + i, parameters, at(args.moments[0], i),
+    update_block<kUnit, Rule, false>(element, gradient, parameters, at(args.moments[0], i),
                                      at(args.moments[1], i), copy, count);
     if (args.compute != nullptr)
       write_copy<kUnit>(args, i, Rule::kDirection ? copy : parameters, count);
@@ -178,15 +189,16 @@ void update_rounded(const OptimizerUpdate& args, const typename Rule::Element& e
     const std::int64_t position = args.first_element + i;
     const std::int64_t lead = position % RoundingBits::kTogether;  // no group is divided in two
     const std::int64_t count = end - i < kBlock - lead ? end - i : kBlock - lead;
-    float states[3][kBlock], copy[kBlock];
+    float states[3][kBlock], copy[kBlock], room[kBlock];
+    const float* const gradient = gradient_at<kUnit>(args, i, count, room);
     std::uint16_t random[kBlock];
     for (int s = 0; s < kStates; ++s) {
       const std::uint16_t* __restrict from = bases[s] + i;
       float* __restrict to = states[s];
       for (std::int64_t k = 0; k < count; ++k) to[k] = bf16_value(from[k]);
     }
-    update_block<kUnit, Rule, true>(element, args.gradient + i, states[0], states[1], states[2],
-                                    copy, count);
+    update_block<kUnit, Rule, true>(element, gradient, states[0], states[1], states[2], copy,
+                                    count);
     if constexpr (Rule::kDirection) write_copy<kUnit>(args, i, copy, count);
     for (int s = 0; s < kStates; ++s) {
       random_bits<kUnit>(key, step, position / RoundingBits::kTogether,

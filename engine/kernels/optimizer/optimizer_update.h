@@ -19,7 +19,9 @@ struct OptimizerUpdate {
   DType states;                ///< f32 or bf16
   void* parameters;            ///< master weights in fp32, or parameters in bf16
   void* moments[kMaxMoments];  ///< as many as the rule has
-  const float* gradient;
+  const void* gradient;
+  /// f32, or bf16 beside bf16 states or a copy or direction in bf16.
+  DType gradient_type = DType::f32;
   /// Copy of fp32 master weights in compute_type, or a direction (Rule::kDirection), which is
   /// bf16 beside bf16 states; may be null.
   void* compute;

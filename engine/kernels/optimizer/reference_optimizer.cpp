@@ -14,7 +14,8 @@ using namespace dstrain::optimizer;
 
 void add_squares(const AddSquares& a) {
   double sum = 0;
-  for (std::int64_t i = 0; i < a.count; ++i) sum += std::pow(static_cast<double>(a.x[i]), 2);
+  const View x(a.x, a.type);
+  for (std::int64_t i = 0; i < a.count; ++i) sum += std::pow(x.at(i), 2);
   add_to(*a.sum, static_cast<double>(a.factor) * sum);
 }
 
@@ -132,13 +133,13 @@ class State {
 
 void update(const OptimizerUpdate& a) {
   if (a.control[kSkip] != 0) return;
-  const View compute(a.compute, a.compute_type);
+  const View compute(a.compute, a.compute_type), gradient(a.gradient, a.gradient_type);
   const State parameters(a, a.parameters, RoundedState::parameter);
   const int count = num_moments(a.rule);
   for (std::int64_t i = 0; i < a.count; ++i) {
-    const Given given{.gradient = static_cast<double>(a.gradient[i]) *
-                                  static_cast<double>(a.control[kGradientFactor]),
-                      .raw = static_cast<double>(a.gradient[i]),
+    const double raw = gradient.at(i);
+    const Given given{.gradient = raw * static_cast<double>(a.control[kGradientFactor]),
+                      .raw = raw,
                       .t = static_cast<double>(a.control[kAppliedSteps])};
     double parameter = parameters.at(i), moments[OptimizerUpdate::kMaxMoments] = {};
     for (int m = 0; m < count; ++m) moments[m] = State(a, a.moments[m], rounded_moment(m)).at(i);

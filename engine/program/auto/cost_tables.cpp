@@ -35,7 +35,8 @@ Bytes resting_bytes(const Layout& layout) {
     };
     if (group.parameter_place == Place::device) bytes += held(group.parameters) * widths.compute;
     if (!group.trainable) continue;
-    bytes += held(group.gradients) * widths.gradient;
+    bytes += (group.gradients == Partition::sharded ? own : layout.whole_gradient_elements(g)) *
+             widths.gradient;
     if (group.state_place == Place::device)
       bytes += held(group.states) * (widths.master + widths.moments + widths.average);
   }

@@ -59,7 +59,9 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
     const FlatGroup& flat = writer.layout.flat[to_index(g)];
     const auto add = [&](BufferRole role, Partition partition, int width, Place place) {
       const bool sharded = partition == Partition::sharded;
-      const int id = writer.add_buffer(role, g, sharded ? flat.shard_size() : flat.padded(), width);
+      const std::int64_t whole =
+          role == BufferRole::gradient ? writer.layout.whole_gradient_elements(g) : flat.padded();
+      const int id = writer.add_buffer(role, g, sharded ? flat.shard_size() : whole, width);
       writer.program.buffers[to_index(id)].place = place;
       return id;
     };

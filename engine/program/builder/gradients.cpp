@@ -21,7 +21,7 @@ void Gradients::add_slots() {
     if (uses_[to_index(g)].first_block < 0 || uses_[to_index(g)].shared) continue;
     if (!layout.reduced_from_slot(g)) continue;
     ++pooled;
-    largest = std::max(largest, layout.flat[to_index(g)].padded());
+    largest = std::max(largest, layout.whole_gradient_elements(g));
   }
   const auto add = [&](std::int64_t elements) {
     return writer_.add_buffer(BufferRole::whole_gradient, -1, elements, layout.widths.gradient);
@@ -31,7 +31,7 @@ void Gradients::add_slots() {
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (!uses_[to_index(g)].shared || !layout.reduced_from_slot(g)) continue;
     for (std::size_t lane = 0; lane < (writer_.options.two_at_once ? 2U : 1U); ++lane)
-      collecting_[lane].own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
+      collecting_[lane].own_slot[to_index(g)] = add(layout.whole_gradient_elements(g));
   }
 }
 
