@@ -230,6 +230,11 @@ TEST_CASE("GPU: products give the same gradients with what the norm behind them 
     if (i == 3) {  // the bias: another order
       REQUIRE(test::far(carried.gradients[i], plain.gradient.to(at::kDouble).sum(0), at::kFloat,
                         s.rows) == "");
+    } else if (i == 2 && centered && !fp8) {
+      // The product that also sums the rows, where that is cheap, is another algorithm.
+      const at::Tensor exact = plain.gradient.to(at::kDouble).t().matmul(given[0].to(at::kDouble));
+      for (const Outcome* outcome : {&carried, &plain})
+        REQUIRE(test::far(outcome->gradients[i], exact, at::kFloat, s.rows) == "");
     } else {
       REQUIRE(carried.gradients[i].equal(plain.gradients[i]));
     }

@@ -47,6 +47,16 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return apart <= 1e-12 ? 0 : apart / largest;
 }
 
+double largest(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+  return largest;
+}
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
 /// Sums of a step, and the gradients after them by name, of each of some updates.
 struct Step {
   std::vector<float> totals;
@@ -144,8 +154,17 @@ TEST_CASE("ranks that share the experts train as one rank", "[models][experts]")
     for (std::size_t i = 0; i < one[s].totals.size(); ++i)
       CHECK(several[s].totals[i] == Approx(one[s].totals[i]).epsilon(kAllowed));
     REQUIRE(several[s].gradients.size() == one[s].gradients.size());
+    double scale = 0;
+    for (const auto& [name, values] : one[s].gradients) scale = std::max(scale, largest(values));
     for (const auto& [name, values] : one[s].gradients) {
       CAPTURE(name);
+      // A single key has the weight 1 whatever its score: what scores are made of has no gradient
+      // but rounding, which is another one for other numbers of rows.
+      if (sequence == 1 && (contains(name, ".q_") || contains(name, ".k_"))) {
+        CHECK(largest(values) < kAllowed * scale);
+        CHECK(largest(several[s].gradients.at(name)) < kAllowed * scale);
+        continue;
+      }
       // After an update the weights, too, differ by what rounding did before.
       CHECK(difference(values, several[s].gradients.at(name)) < (s == 0 ? 1 : 5) * kAllowed);
     }
