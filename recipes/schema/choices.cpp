@@ -50,7 +50,7 @@ constexpr Choice kGradientTypes[] = {
     choice(GradientType::fp32, "fp32", "exact sums over accumulation steps"),
     choice(GradientType::bf16, "bf16",
            "those of matrices in 16 bits: 2 bytes per parameter less, and half the bytes to the "
-           "host where it updates; each accumulation step rounds the sum to 8 digits"),
+           "host where it updates; each accumulation step rounds the sum to 8 significant bits"),
 };
 constexpr Choice kReduceTypes[] = {
     choice(ReduceType::fp32, "fp32", "exact sums"),
