@@ -29,12 +29,11 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
   if (!problems.empty()) throw Error(kind, fmt::format("{}", fmt::join(problems, "\n")), hint);
 }
 
-Problems foreign_keys(const ModelConfig& recipe, const ModelFamily& family) {
-  Problems problems;
+std::vector<std::string> foreign_keys(const ModelConfig& recipe, const ModelFamily& family) {
+  std::vector<std::string> keys;
   std::set<std::string_view> asked;
   const auto check = [&](std::string_view key, bool set, bool own) {
-    if (set && !own && asked.insert(key).second)
-      problems.push_back(fmt::format("model.{}: {} has none", key, family.title));
+    if (set && !own && asked.insert(key).second) keys.push_back(fmt::format("model.{}", key));
   };
   check("classes", recipe.classes != 0, family.modality == Modality::images);
   for (const ModelFamily& any : model_families()) {
@@ -43,6 +42,13 @@ Problems foreign_keys(const ModelConfig& recipe, const ModelFamily& family) {
             std::ranges::find(family.sizes, size.key, &ModelSize::key) != family.sizes.end());
   }
   check("rope_theta", recipe.rope_theta != 0, family.rotary);
+  return keys;
+}
+
+Problems foreign_key_problems(const ModelConfig& recipe, const ModelFamily& family) {
+  Problems problems;
+  for (const std::string& key : foreign_keys(recipe, family))
+    problems.push_back(fmt::format("{}: {} has none", key, family.title));
   return problems;
 }
 

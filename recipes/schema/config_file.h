@@ -20,8 +20,11 @@ using Problems = std::vector<std::string>;
 /// Throws Error of `kind` with one problem a line, if there are any.
 void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint);
 
-/// Problems with the keys under model that the recipe sets and the family has not.
-[[nodiscard]] Problems foreign_keys(const ModelConfig& recipe, const ModelFamily& family);
+/// "model.patch_size": the keys that the recipe sets and the family has not.
+[[nodiscard]] std::vector<std::string> foreign_keys(const ModelConfig& recipe,
+                                                    const ModelFamily& family);
+/// A problem with each.
+[[nodiscard]] Problems foreign_key_problems(const ModelConfig& recipe, const ModelFamily& family);
 
 /// "192 in the recipe, but FILE has hidden_size 768".
 [[nodiscard]] std::string size_differs(const ModelSize& size, std::int64_t in_recipe,

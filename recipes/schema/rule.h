@@ -45,6 +45,9 @@ struct Rule {
 /// Those of lengths, phases, learning rates, loss scales and averages.
 [[nodiscard]] std::span<const Rule> training_rules();
 
+/// Those of number formats, but loss scales.
+[[nodiscard]] std::span<const Rule> precision_rules();
+
 /// Those of image data.
 [[nodiscard]] std::span<const Rule> image_rules();
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "recipes/schema/choices.h"
+#include "recipes/schema/config_file.h"
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/optimizers.h"
@@ -42,6 +43,15 @@ void heads_divide_width(const Recipe& r, RuleContext& context) {
                 divisors_near(m.width, m.heads));
 }
 
+void family_has_the_keys(const Recipe& r, RuleContext& context) {
+  const ModelFamily* family = family_of(r.model.name);
+  if (family == nullptr) return;
+  for (const std::string& key : foreign_keys(r.model, *family)) {
+    if (context.given(key))
+      context.error(key, fmt::format("{} has none", family->title), "leave it out");
+  }
+}
+
 void tokens_find_their_experts(const Recipe& r, RuleContext& context) {
   const auto& m = r.model;
   if (m.experts == 0 || m.experts_per_token <= m.experts) return;
@@ -62,35 +72,6 @@ void upcycling_has_a_source(const Recipe& r, RuleContext& context) {
     context.error("experts.upcycle",
                   fmt::format("true, but model.name {} has no shared expert", r.model.name),
                   "use a qwen2_moe, such as qwen2.5-3b-moe");
-  }
-}
-
-void states_fit_compute(const Recipe& r, RuleContext& context) {
-  using enum ComputeType;
-  if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
-      r.precision.compute == fp8)
-    return;
-  context.error("precision.states",
-                fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
-                            spelling(r.precision.compute)),
-                "use states: fp32, or compute: bf16");
-}
-
-void gradients_fit_compute(const Recipe& r, RuleContext& context) {
-  using enum ComputeType;
-  if (r.precision.gradients != GradientType::bf16) return;
-  if (r.precision.compute != bf16 && r.precision.compute != fp8) {
-    context.error("precision.gradients",
-                  fmt::format("bf16 gradients need a bf16 computation, precision.compute is {}",
-                              spelling(r.precision.compute)),
-                  "use gradients: fp32, or compute: bf16");
-  }
-  if (r.precision.reduce != ReduceType::bf16) {
-    context.error(
-        "precision.gradients",
-        fmt::format("bf16 gradients are summed over ranks in bf16, precision.reduce is {}",
-                    spelling(r.precision.reduce)),
-        "use reduce: bf16 too, or gradients: fp32");
   }
 }
 
@@ -273,31 +254,6 @@ void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
                 "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
 }
 
-void gathered_codes_need_stage_3(const Recipe& r, RuleContext& context) {
-  if (r.precision.gather == GatherType::compute) return;
-  if (r.parallel.zero.stage != 3) {
-    context.error("precision.gather",
-                  fmt::format("{}, but parallel.zero.stage {} gathers no parameters into slots",
-                              spelling(r.precision.gather), r.parallel.zero.stage),
-                  "set parallel.zero.stage: 3, or leave gather out");
-  } else if (r.precision.compute == ComputeType::fp16) {
-    context.error("precision.gather",
-                  fmt::format("{} is made from fp32 or bf16, precision.compute is fp16",
-                              spelling(r.precision.gather)),
-                  "use compute: bf16, or leave gather out");
-  }
-}
-
-void reduced_codes_need_slots(const Recipe& r, RuleContext& context) {
-  if (r.precision.reduce != ReduceType::int8 && r.precision.reduce != ReduceType::int4) return;
-  if (r.parallel.zero.stage >= 2) return;
-  context.error("precision.reduce",
-                fmt::format("{} is summed by the rank that owns a shard of the gradients, and "
-                            "parallel.zero.stage {} splits none",
-                            spelling(r.precision.reduce), r.parallel.zero.stage),
-                "set parallel.zero.stage to 2 or 3, or use reduce: bf16");
-}
-
 void second_shard_needs_stage_3(const Recipe& r, RuleContext& context) {
   if (r.parallel.zero.second_shard <= 1 || r.parallel.zero.stage == 3) return;
   context.error("parallel.zero.second_shard",
@@ -361,18 +317,11 @@ void chunks_are_whole_blocks(const Recipe& r, RuleContext& context) {
                 fmt::format("use {}", (chunk / kBlock + 1) * kBlock));
 }
 
-void reduce_not_below_compute(const Recipe& r, RuleContext& context) {
-  if (r.precision.compute != ComputeType::fp32 || r.precision.reduce != ReduceType::bf16) return;
-  context.error("precision.reduce", "bf16 sums would round the gradients of precision.compute fp32",
-                "use reduce: fp32, or compute: bf16");
-}
-
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
       {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
-      {states_fit_compute, {"precision.compute", "precision.states"}},
-      {gradients_fit_compute, {"precision.compute", "precision.gradients", "precision.reduce"}},
+      {family_has_the_keys, {"model.name"}},
       {data_fit_the_model, {"data.name", "model.name"}},
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
@@ -391,9 +340,6 @@ const std::vector<Rule>& rules() {
        {"parallel.stages.layers", "parallel.stages.chunks", "parallel.stages.schedule",
         "parallel.pipeline"}},
       {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
-      {gathered_codes_need_stage_3,
-       {"precision.gather", "precision.compute", "parallel.zero.stage"}},
-      {reduced_codes_need_slots, {"precision.reduce", "parallel.zero.stage"}},
       {second_shard_needs_stage_3, {"parallel.zero.second_shard", "parallel.zero.stage"}},
       {files_have_a_path,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.activations",
@@ -404,7 +350,6 @@ const std::vector<Rule>& rules() {
       {gpu_updates_what_is_pinned,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
       {chunks_are_whole_blocks, {"memory.offload.chunk"}},
-      {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
   };
   return all;
 }
@@ -589,6 +534,7 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
     }
   };
   check(rules());
+  check(precision_rules());
   check(image_rules());
   check(training_rules());
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;

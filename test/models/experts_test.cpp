@@ -57,6 +57,10 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+bool is_router(const Parameter& parameter) {
+  return parameter.parts.at(0).name.ends_with("mlp.gate.weight");
+}
+
 /// Sums of a step, and the gradients after them by name, of each of some updates.
 struct Step {
   std::vector<float> totals;
@@ -95,8 +99,7 @@ std::vector<Step> train(const ExpertsWork& work, AxisPart part, Communicator* pe
   test::bind_parameters(model, *make_random_weights(4));
   for (Parameter* parameter : all_parameters(model)) {
     if (parameter->init == Init::normal) parameter->value.mul_(10);
-    if (work.same_choice && parameter->parts.at(0).name.ends_with("mlp.gate.weight"))
-      parameter->value.zero_();
+    if (work.same_choice && is_router(*parameter)) parameter->value.zero_();
   }
   const Batch batch = part_of(work, part);
   std::vector<Step> steps;
@@ -115,7 +118,10 @@ std::vector<Step> train(const ExpertsWork& work, AxisPart part, Communicator* pe
     steps.push_back(
         {{totals.begin(), totals.end()}, test::part_values(model, &Parameter::gradient)});
     for (Parameter* parameter : all_parameters(model)) {
-      parameter->value.sub_(parameter->gradient, kRate);
+      // Experts that nobody chose get equal gradients but for rounding: their scores stay equal, or
+      // rounding would choose the next ones.
+      if (!work.same_choice || !is_router(*parameter))
+        parameter->value.sub_(parameter->gradient, kRate);
       parameter->gradient.zero_();
     }
   }

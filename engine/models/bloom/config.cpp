@@ -38,7 +38,7 @@ BloomConfig read_bloom_config(const std::filesystem::path& weights, const ModelF
 }  // namespace
 
 BloomConfig bloom_config(const ModelConfig& recipe, const ModelFamily& family) {
-  Problems problems = foreign_keys(recipe, family);
+  Problems problems = foreign_key_problems(recipe, family);
   raise_problems(ErrorKind::usage, problems,
                  "leave it out of the recipe; the MLP of BLOOM is 4 times as wide as the model");
   BloomConfig config;

@@ -44,7 +44,7 @@ Model cnn_lstm_model(const ModelConfig& recipe, const ModelFamily& family,
   const std::int64_t width = recipe.width != 0 ? recipe.width : published.width,
                      layers = recipe.layers != 0 ? recipe.layers : published.layers;
   const double dropout = std::max(recipe.dropout, 0.0);
-  Problems problems = foreign_keys(recipe, family);
+  Problems problems = foreign_key_problems(recipe, family);
   check_limits(family,
                {.image_size = trunk.image_size,
                 .channels = trunk.channels,

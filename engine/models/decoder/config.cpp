@@ -172,7 +172,7 @@ std::int64_t DecoderConfig::expert_layers() const {
 
 DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& family,
                              const DecoderKind& kind) {
-  Problems problems = foreign_keys(recipe, family);
+  Problems problems = foreign_key_problems(recipe, family);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   DecoderConfig config = kind.published;
   if (recipe.weights.empty()) {

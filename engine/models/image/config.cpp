@@ -72,7 +72,7 @@ const PublishedModel& published_image_model(const ModelConfig& recipe) {
 
 ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily& family,
                                     const ModelInputs& inputs, const NamedDefaults& defaults) {
-  Problems problems = foreign_keys(recipe, family);
+  Problems problems = foreign_key_problems(recipe, family);
   refuse_cuts(inputs.splits, family.title, problems);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const PublishedModel* published = &published_image_model(recipe);

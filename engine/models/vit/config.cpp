@@ -75,7 +75,7 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
 }  // namespace
 
 VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int data_classes) {
-  Problems problems = foreign_keys(recipe, family);
+  Problems problems = foreign_key_problems(recipe, family);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   VitConfig config;
   if (recipe.weights.empty()) {
