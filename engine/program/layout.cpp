@@ -240,18 +240,22 @@ Flops newton_schulz_flops(const MatrixShape& shape, int iterations) {
   return iterations * (4 * n * n * m + 2 * n * n * n);
 }
 
+/// Elements of the first so many tensors; of all, with the padding at the end.
+std::int64_t leading_elements(const FlatGroup& flat, int tensors) {
+  return to_index(tensors) < flat.num_tensors() ? flat.offset(to_index(tensors)) : flat.padded();
+}
+
 /// A rank orthogonalises the matrices that its shard has a part of.
 void add_matrices(const GroupCost& cost, const FlatGroup& flat, const MatrixRule& rule,
                   GroupLayout& group) {
   if (rule.iterations == 0 || !group.trainable || cost.hidden_tensors == 0) return;
-  const auto tensors = static_cast<std::size_t>(cost.hidden_tensors);
   Bytes iteration = 0;
   for (const auto& [rows, columns] : cost.matrices) {
     const std::int64_t side = std::min(rows, columns), elements = rows * columns;
     iteration = std::max(iteration, 2 * rule.direction * elements +
                                         std::max(2 * rule.direction * side * side, 2 * elements));
   }
-  group.matrix_elements = tensors < flat.num_tensors() ? flat.offset(tensors) : flat.padded();
+  group.matrix_elements = leading_elements(flat, cost.hidden_tensors);
   const int shards =
       group.states == Partition::sharded ? static_cast<int>(flat.padded() / flat.shard_size()) : 1;
   group.matrix_workspace =
@@ -304,16 +308,6 @@ Axes used(const Layout& layout, Axes axes) {
 
 }  // namespace
 
-namespace {
-
-/// Elements of the flat group in front of its first vector.
-std::int64_t leading(const GroupCost& group, const FlatGroup& flat) {
-  const auto matrices = to_index(group.leading_matrices);
-  return matrices < flat.num_tensors() ? flat.offset(matrices) : flat.padded();
-}
-
-}  // namespace
-
 Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                    const StateWidths& widths, const MatrixRule& matrix_rule) {
   if (zero_stage < 0 || zero_stage > 3) {
@@ -347,8 +341,10 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
     layout.groups.push_back(group);
     layout.flat.emplace_back(g.tensor_sizes, layout.degree(group.cut));
     add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
-    if (widths.gradient < kFloatBytes)
-      layout.groups.back().fp32_sums = layout.flat.back().padded() - leading(g, layout.flat.back());
+    if (widths.gradient < kFloatBytes) {
+      const FlatGroup& flat = layout.flat.back();
+      layout.groups.back().fp32_sums = flat.padded() - leading_elements(flat, g.leading_matrices);
+    }
   }
   set_stages(layout, cost,
              even_stages(static_cast<int>(cost.blocks.size()), mesh.degree(Axis::pipeline)));
@@ -400,7 +396,8 @@ void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {
   layout.second_degree = wires.second_degree;
   if (!wires.gather && !wires.reduce) return;
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
-    layout.groups[g].coded_elements = leading(cost.groups[g], layout.flat[g]);
+    layout.groups[g].coded_elements =
+        leading_elements(layout.flat[g], cost.groups[g].leading_matrices);
   }
 }
 

@@ -250,7 +250,8 @@ class Executor {
   /// Of the group's gradient into `sum`, this rank's shard.
   void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
                     at::Tensor& whole, const at::Tensor& sum);
-  /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
+  /// The buffer in which the group's gradient collects, a slot or at rest, with the room behind it
+  /// (GroupLayout::fp32_sums).
   [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);

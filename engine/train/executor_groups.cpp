@@ -15,14 +15,10 @@ Communicator& Executor::ranks_of(const Action& action) const {
 }
 
 at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
-  const bool clear = action.kind == ActionKind::clear;
-  const int group = action.group;
-  const at::Tensor slot =
-      buffer_of(prepared, clear ? action.writes : action.reads, BufferRole::whole_gradient);
-  if (!slot.defined())
-    return clear ? states_.collecting_gradient(group) : states_.resident_gradient(group);
-  return slot.narrow(0, 0,
-                     clear ? layout_.whole_gradient_elements(group) : states_.flat(group).padded());
+  const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
+  const at::Tensor slot = buffer_of(prepared, ids, BufferRole::whole_gradient);
+  if (!slot.defined()) return states_.collecting_gradient(action.group);
+  return slot.narrow(0, 0, layout_.whole_gradient_elements(action.group));
 }
 
 void Executor::gather(const Prepared& prepared, const Action& action) {
@@ -94,7 +90,7 @@ void Executor::gather_sum(const Action& action) {
 
 void Executor::reduce(const Prepared& prepared, const Action& action, std::int64_t step) {
   const int group = action.group;
-  at::Tensor whole = whole_gradient(prepared, action);
+  at::Tensor whole = whole_gradient(prepared, action).narrow(0, 0, states_.flat(group).padded());
   states_.settle_gradients(group);
   const at::Tensor own = states_.own_gradient(group);
   const auto buffer = [&](BufferRole role) { return buffer_of(prepared, action.writes, role); };

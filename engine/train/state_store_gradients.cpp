@@ -7,8 +7,8 @@
 namespace dstrain {
 
 at::Tensor StateStore::resident_gradient(int group) const {
-  if (!trainable(group) || kind(group).gradients == Partition::sharded) return {};
-  return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).padded());
+  const at::Tensor collecting = collecting_gradient(group);
+  return collecting.defined() ? collecting.narrow(0, 0, flat(group).padded()) : collecting;
 }
 
 at::Tensor StateStore::collecting_gradient(int group) const {

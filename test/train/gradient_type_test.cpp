@@ -121,7 +121,6 @@ TEST_CASE("gradients in bf16 train alike under every layout", "[train]") {
       Form{"qwen2.5-3b", 2, {"parallel.tensor=2"}},
       Form{"qwen2.5-3b", 2, {"parallel.tensor=2", "batch.concurrent=2"}},
       Form{"qwen2.5-3b", 2, {"parallel.sequence=2"}}, Form{"qwen2.5-3b", 2, {"lora.rank=4"}},
-
       // Other gradients are rounded to other neighbours in bf16.
       Form{"qwen2.5-3b", 2, {"precision.states=bf16"}, 0.1});
   CAPTURE(form.model, form.ranks, fmt::format("{}", fmt::join(form.overrides, " ")));
