@@ -6,7 +6,9 @@
 #include <array>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/output.h"
+#include "engine/base/printable.h"
 #include "launcher/job/recipe_files.h"
 #include "recipes/schema/load.h"
 
@@ -39,6 +41,33 @@ std::vector<std::string> launch_arguments(const CLI::App& app) {
     }
   }
   return words;
+}
+
+/// "8" and "a100:8".
+void take_gpus(launcher::SubmitOptions& options, const std::string& text) {
+  constexpr int kMostGpus = 1024;
+  const std::size_t colon = text.find(':');
+  const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
+  const bool digits = !number.empty() && number.size() < 5 &&
+                      number.find_first_not_of("0123456789") == std::string::npos;
+  const int count = digits ? std::stoi(number) : 0;
+  if (count < 1 || count > kMostGpus || colon == 0)
+    throw Error(ErrorKind::usage,
+                fmt::format("--gpus-per-node '{}': use N or TYPE:N, N from 1 to {}", shown(text),
+                            kMostGpus),
+                "correct the value");
+  options.gpus_per_node = count;
+  options.gpu_type = colon == std::string::npos ? "" : text.substr(0, colon);
+}
+
+/// Lines of bash of a file.
+std::string read_setup(const std::string& path) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
+  try {
+    return read_file(path, kMostBytes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, error.what(), error.hint());
+  }
 }
 
 void refuse(bool given, const std::string& option, const std::string& hint) {
@@ -78,7 +107,7 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
                    "see slurm/README.md.");
   slurm->group(kGroup);
   app.add_option("--emit", request.emit,
-                 "sbatch: print the batch script and submit nothing, as --slurm --dry-run does.")
+                 "sbatch: print the batch script, complete with the recipe, and submit nothing.")
       ->check(CLI::IsMember({"sbatch"}))
       ->group(kGroup);
   const auto add = [&app](const char* name, auto& value, const char* text) {
@@ -88,9 +117,12 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   add("--ranks-per-node", options.ranks_per_node,
       "Ranks on each node, on the CPU. Default: 1, or one per GPU.")
       ->check(CLI::Range(1, 1024));
-  add("--gpus-per-node", options.gpus_per_node,
-      "GPUs of each node, each with one rank. Default: none are asked for.")
-      ->check(CLI::Range(1, 1024));
+  app.add_option_function<std::string>(
+         "--gpus-per-node", [&options](const std::string& text) { take_gpus(options, text); },
+         "GPUs of each node, each with one rank: N, or TYPE:N with Slurm's name of a type. "
+         "Default: "
+         "none are asked for.")
+      ->group(kGroup);
   add("--time", options.time,
       "Time limit as sbatch takes it; two minutes before it the job saves and goes back into the "
       "queue. Default: the partition's.");
@@ -99,6 +131,10 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   add("--qos", options.qos, "Quality of service. Default: the account's.");
   add("--sbatch", options.sbatch, "Further option of sbatch: --sbatch=--exclusive. Repeatable.")
       ->allow_extra_args(false);
+  add("--setup", request.setup,
+      "File of bash lines that the batch script runs before the launch: module load, an "
+      "environment, "
+      "exports. Copied now.");
 }
 
 void complete_submit_options(JobOptions& job, SubmitRequest& request) {
@@ -128,10 +164,10 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   options.program = fs::read_symlink("/proc/self/exe");
   options.working_directory = fs::current_path();
   options.launch = launch_arguments(*request.app);
+  if (!request.setup.empty()) options.setup = read_setup(request.setup);
   if (job.launch.dry_run) {
     launcher::refuse_secrets(options);
-    print_text(launcher::batch_script(
-        options, fs::absolute(options.output) / (loaded.name + "-slurm-<utc time>-<id>")));
+    print_text(launcher::printed_script(options));
     return 0;
   }
   const launcher::Submission submission = launcher::submit(options);

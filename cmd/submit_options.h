@@ -10,13 +10,14 @@ namespace dstrain {
 /// The options of `dstrain launch` that put the job into Slurm's queue instead of starting it.
 struct SubmitRequest {
   bool slurm = false;
-  std::string emit = {};  ///< "sbatch": print the script only
+  std::string emit = {};   ///< "sbatch": print the script only
+  std::string setup = {};  ///< file
   launcher::SubmitOptions options;
   const CLI::App* app = nullptr;  ///< of the launch, whose options the script repeats
 };
 
 /// --slurm, --nodes, --ranks-per-node, --gpus-per-node, --time, --partition, --account, --qos,
-/// --sbatch, --emit; all but the first and the last need one of these.
+/// --sbatch, --setup, --emit; all but the first and the last need one of these.
 void add_submit_options(CLI::App& app, SubmitRequest& request);
 
 /// Lets --emit stand for --slurm --dry-run. Error{usage} for options of Slurm without either.

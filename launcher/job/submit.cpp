@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,8 +17,6 @@
 #include "launcher/base/fd.h"
 #include "launcher/base/redact.h"
 #include "launcher/base/run_directory.h"
-#include "launcher/base/words.h"
-#include "launcher/hosts/placement.h"
 #include "launcher/transport/ship.h"
 
 namespace dstrain::launcher {
@@ -29,42 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kSbatchLimit{60};
 
-/// The same in slurm/train.sbatch, where it is explained.
-constexpr const char* kRunAndRequeue = R"sh(
-"$@" &
-job=$!
-signalled=
-trap 'signalled=1; kill -USR1 $job 2>/dev/null' USR1
-trap 'signalled=1; kill -TERM $job 2>/dev/null' TERM
-while true; do
-  signalled=
-  wait $job
-  code=$?
-  [ -n "$signalled" ] || break
-done
-if [ $code = 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ] &&
-  [ "${SLURM_RESTART_COUNT:-0}" -lt "${DSTRAIN_MAX_REQUEUES:-100}" ]; then
-  scontrol requeue "$SLURM_JOB_ID" && sleep 60
-fi
-exit $code
-)sh";
-
-std::string option(const std::string& name, const std::string& value) {
-  return value.empty() ? "" : fmt::format("#SBATCH --{}={}\n", name, shell_quote(value));
-}
-
-/// A word of our own tree in the script; newlines would end an #SBATCH line.
-void refuse_newlines(const std::string& text) {
-  if (text.find('\n') == std::string::npos) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("'{}': a batch script cannot hold a line break here", text),
-              "use a folder or a value without one");
-}
-
-fs::path frozen_program(const SubmitOptions& options, const fs::path& folder) {
-  return folder / "program" / ship_tree(options.program).entry;
-}
-
 void copy_tree(const SubmitOptions& options, const fs::path& folder) {
   const ShipTree tree = ship_tree(options.program);
   const fs::path target = folder / "program";
@@ -72,13 +33,6 @@ void copy_tree(const SubmitOptions& options, const fs::path& folder) {
     fs::create_directories((target / name).parent_path());
     fs::copy(tree.root / name, target / name, fs::copy_options::recursive);
   }
-}
-
-/// A path for --output, where Slurm takes % for a pattern.
-std::string without_patterns(const fs::path& path) {
-  std::string text;
-  for (const char c : path.string()) text += c == '%' ? "%%" : std::string(1, c);
-  return text;
 }
 
 UniqueFd memory_file(const char* name) {
@@ -120,38 +74,24 @@ std::string call_sbatch(const fs::path& script) {
   return answer.substr(0, answer.find(';'));
 }
 
-}  // namespace
-
-std::string batch_script(const SubmitOptions& options, const fs::path& folder) {
-  std::string script =
-      "#!/bin/bash\n# Written by `dstrain launch --slurm`. Recipe and program are copies: what is "
-      "edited "
-      "meanwhile changes nothing.\n";
-  script += option("job-name", options.recipe_name);
-  script += option("nodes", std::to_string(options.nodes));
-  script += option("ntasks-per-node", std::to_string(std::max(1, options.ranks_per_node)));
-  if (options.gpus_per_node > 0)
-    script += option("gpus-per-node", std::to_string(options.gpus_per_node));
-  script += option("time", options.time) + option("partition", options.partition) +
-            option("account", options.account) + option("qos", options.qos);
-  script += option("chdir", options.working_directory.string());
-  script += option("output", without_patterns(folder) + "/slurm-%j.out");
-  script += "#SBATCH --open-mode=append\n#SBATCH --requeue\n#SBATCH --no-kill\n";
-  script += "#SBATCH --signal=B:USR1@120\n";
-  for (const std::string& argument : options.sbatch) {
-    refuse_newlines(argument);
-    script += fmt::format("#SBATCH {}\n", shell_quote(argument));
+/// Name of the first secret that a line NAME=VALUE of a shell spells out; empty: none.
+std::string secret_of_setup(const std::string& setup) {
+  const auto in_name = [](char c) {
+    return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  for (auto at = setup.find('='); at != std::string::npos; at = setup.find('=', at + 1)) {
+    std::size_t begin = at;
+    while (begin > 0 && in_name(setup[begin - 1])) --begin;
+    const std::size_t value = setup.find_first_not_of("\"'", at + 1);
+    const bool spelled = value != std::string::npos &&
+                         std::string_view("$` \t\n;").find(setup[value]) == std::string_view::npos;
+    std::string name = setup.substr(begin, at - begin);
+    if (spelled && is_secret_name(name)) return name;
   }
-
-  std::vector<std::string> words = {
-      shell_quote(frozen_program(options, folder).string()), "launch",
-      shell_quote((folder / (options.recipe_name + ".yaml")).string()),
-      "--run-name \"slurm-$SLURM_JOB_ID\" --resume auto"};
-  for (const std::string& argument : options.launch) words.push_back(shell_quote(argument));
-  script += fmt::format("\nset -- {}\n{}", fmt::join(words, " "), kRunAndRequeue);
-  for (const fs::path& path : {folder, options.working_directory}) refuse_newlines(path.string());
-  return script;
+  return {};
 }
+
+}  // namespace
 
 void refuse_secrets(const SubmitOptions& options) {
   const auto refuse = [](const char* what, const std::string& secret) {
@@ -165,6 +105,8 @@ void refuse_secrets(const SubmitOptions& options) {
     if (equals != std::string::npos && is_secret_name(word.substr(0, equals)))
       refuse("the batch script", word.substr(0, equals));
   }
+  if (const std::string secret = secret_of_setup(options.setup); !secret.empty())
+    refuse("the batch script", secret);
   const auto named = std::ranges::find_if(options.recipe_variables, is_secret_name);
   if (named != options.recipe_variables.end()) refuse("the recipe", *named);
   const Redactor redactor(own_environment());

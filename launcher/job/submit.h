@@ -17,19 +17,25 @@ struct SubmitOptions {
   int nodes = 1;
   int ranks_per_node = 0;  ///< on the CPU; 0: one, or one per GPU
   int gpus_per_node = 0;
-  std::string time = {};  ///< as sbatch takes it; empty: the partition's
+  std::string gpu_type = {};  ///< as Slurm calls it; empty: any
+  std::string time = {};      ///< as sbatch takes it; empty: the partition's
   std::string partition = {};
   std::string account = {};
   std::string qos = {};
   std::vector<std::string> sbatch = {};  ///< further arguments of sbatch
   std::vector<std::string> launch = {};  ///< further arguments of `dstrain launch`
+  std::string setup = {};                ///< lines of bash before the launch: module load ...
 };
 
-/// The batch script of a job whose files lie in `folder` (absolute): options of Slurm, then
-/// `dstrain launch` with the frozen program and recipe. USR1, 120 s before the time limit, and TERM
-/// reach it; its exit code 75 puts the job back into the queue, every other ends it.
+/// The batch script of a job whose files lie in `folder` (absolute): options of Slurm, the lines of
+/// `setup`, then `dstrain launch` with the frozen program and recipe. USR1, 120 s before the time
+/// limit, and TERM reach it; its exit code 75 puts the job back into the queue, every other ends
+/// it. Error{usage} for text that a line of it cannot hold.
 [[nodiscard]] std::string batch_script(const SubmitOptions& options,
                                        const std::filesystem::path& folder);
+/// The same as a file of its own, to be submitted from anywhere: the recipe stands in it, the
+/// program is run where it lies, and Slurm's output goes to the working directory.
+[[nodiscard]] std::string printed_script(const SubmitOptions& options);
 /// Error{usage} when a secret of the environment or of --env stands in the script or the recipe.
 void refuse_secrets(const SubmitOptions& options);
 

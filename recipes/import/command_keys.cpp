@@ -79,54 +79,9 @@ constexpr KeyRule kTorchrun[] = {
     {"run_path", flag, refused, "", kScripts},
 };
 
-constexpr std::string_view kTasks = "one task per node starts the ranks";
-
-/// #SBATCH lines; short options have the names of the long ones.
-constexpr KeyRule kSbatchOptions[] = {
-    {"nodes", whole, same, "--nodes"},
-    {"ntasks", whole, translated, "--ranks", kTasks},
-    {"ntasks_per_node", whole, translated, "--ranks-per-node", "where no GPUs are asked for"},
-    {"gpus_per_node", text, same, "--gpus-per-node"},
-    {"gres", text, translated, "--gpus-per-node", "gpu:N, gpu:TYPE:N; others: --sbatch=--gres"},
-    {"gpus", text, translated, "--gpus-per-node", "divided by nodes"},
-    {"gpus_per_task", text, no_effect, "", "each GPU has one rank"},
-    {"time", text, same, "--time", "", "", refused, copy_option},
-    {"partition", text, same, "--partition", "", "", refused, copy_option},
-    {"account", text, same, "--account", "", "", refused, copy_option},
-    {"qos", text, same, "--qos", "", "", refused, copy_option},
-    {"job_name", text, no_effect, "", "the recipe's name"},
-    {"output", text, no_effect, "", "in the folder that --slurm names"},
-    {"error", text, no_effect, "", "in the folder that --slurm names"},
-    {"open_mode", text, no_effect, "", "appends already"},
-    {"signal", text, no_effect, "", "B:USR1@120 already"},
-    {"requeue", flag, no_effect, "", "requeued already"},
-    {"no_requeue", flag, translated, "--sbatch=--no-requeue", "", "", refused, pass_to_sbatch},
-    {"array", text, refused, "", "slurm/array.sbatch"},
-    {"export", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"cpus_per_task", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"mem", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"mem_per_cpu", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"mem_per_gpu", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"exclusive", flag, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"constraint", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"nodelist", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"exclude", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"reservation", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"dependency", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"mail_type", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"mail_user", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"begin", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"comment", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"licenses", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"hint", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"switches", text, translated, "--sbatch", "", "", refused, pass_to_sbatch},
-    {"chdir", text, no_effect, "", "where dstrain launch is called"},
-};
-
 }  // namespace
 
 std::span<const KeyRule> deepspeed_command_rules() { return kDeepspeedCommand; }
 std::span<const KeyRule> torchrun_command_rules() { return kTorchrun; }
-std::span<const KeyRule> sbatch_rules() { return kSbatchOptions; }
 
 }  // namespace dstrain::importing

@@ -24,17 +24,6 @@ long whole_of(const Given* given) {
   return given == nullptr ? 0 : std::atol(given->node.text.c_str());
 }
 
-/// N of "gpu:N" and "gpu:TYPE:N", "N" and "TYPE:N"; 0: none of these.
-long gpus_of(const std::string& text, bool with_prefix) {
-  if (with_prefix && !text.starts_with("gpu")) return 0;
-  const std::size_t colon = text.rfind(':');
-  const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
-  const bool digits = !number.empty() && number.size() < 7 &&
-                      std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
-  if (digits) return std::atol(number.c_str());
-  return with_prefix && text == "gpu" ? 1 : 0;
-}
-
 /// "2" or "1:4" of torchrun.
 std::pair<long, long> node_range(const std::string& text) {
   const std::size_t colon = text.find(':');
@@ -54,35 +43,11 @@ void take_torchrun(Import& import) {
     ranks.per_node = std::atol(each->node.text.c_str());
 }
 
-void take_sbatch(Import& import) {
-  Import::Ranks& ranks = import.ranks;
-  if (const Given* nodes = import.find(Table::sbatch, "nodes")) ranks.nodes = whole_of(nodes);
-  const long nodes = std::max(1L, ranks.nodes);
-  const Given* gres = import.find(Table::sbatch, "gres");
-  if (const Given* each = import.find(Table::sbatch, "gpus_per_node")) {
-    ranks.per_node = gpus_of(each->node.text, false);
-  } else if (gres != nullptr && gpus_of(gres->node.text, true) > 0) {
-    ranks.per_node = gpus_of(gres->node.text, true);
-  } else if (const Given* all = import.find(Table::sbatch, "gpus")) {
-    ranks.per_node = gpus_of(all->node.text, false) / nodes;
-  } else if (const Given* tasks = import.find(Table::sbatch, "ntasks_per_node")) {
-    if (ranks.per_node == 0) ranks.per_node = whole_of(tasks);
-  } else if (const Given* tasks_of_all = import.find(Table::sbatch, "ntasks")) {
-    if (ranks.per_node == 0) ranks.per_node = whole_of(tasks_of_all) / nodes;
-  }
-}
-
 void launch_words(Import& import, bool slurm) {
   std::vector<std::string>& words = import.result.launch;
   const Import::Ranks& ranks = import.ranks;
-  const bool gpus = import.has(Table::sbatch, "gpus_per_node") ||
-                    import.has(Table::sbatch, "gres") || import.has(Table::sbatch, "gpus");
   if (slurm) {
-    words.insert(words.begin(), "--slurm");
-    if (ranks.nodes > 0) words.insert(words.end(), {"--nodes", fmt::format("{}", ranks.nodes)});
-    if (ranks.per_node > 0)
-      words.insert(words.end(), {gpus ? "--gpus-per-node" : "--ranks-per-node",
-                                 fmt::format("{}", ranks.per_node)});
+    slurm_words(import);
   } else if (ranks.total > 0) {
     words.insert(words.end(), {"--ranks", fmt::format("{}", ranks.total)});
     const bool hosts = std::ranges::find(words, "--hostfile") != words.end();
@@ -136,7 +101,7 @@ void derive_ranks(Import& import) {
           import, {{accelerate_command, "num_processes"}, {accelerate, "num_processes"}}))
     ranks.per_node = whole_of(all) / std::max(1L, ranks.nodes);
   take_torchrun(import);
-  take_sbatch(import);
+  take_sbatch_ranks(import);
   for (const long count : {ranks.nodes, ranks.per_node}) {
     if (count >= 0 && count <= kMaxRanks) continue;
     import.error(nullptr, fmt::format("{} nodes of {} ranks", ranks.nodes, ranks.per_node),

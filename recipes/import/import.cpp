@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "recipes/import/import_state.h"
+#include "recipes/import/secrets.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain::importing {
@@ -28,8 +29,11 @@ void read_sources(Import& import) {
     }
     file = given->node.text;
   };
-  if (!options.command.empty()) {
-    const std::string script = read_command(import, options.command);
+  const std::string inside = command_of_script(import);
+  const std::string& command = inside.empty() ? options.command : inside;
+  if (!command.empty()) {
+    const std::string script = read_command(import, command);
+    place_command(import);
     if (deepspeed.empty()) deepspeed = script;
     named(import.find(Table::accelerate_command, "config_file"), accelerate, "--accelerate");
     named(import.find(Table::accelerate_command, "deepspeed_config_file"), deepspeed,
@@ -169,6 +173,13 @@ void apply_choices(Import& import) {
   take_settings(import, root, "");
 }
 
+/// Nothing that is shown or copied holds a secret.
+void hide_secrets(Import& import) {
+  for (std::string& line : import.result.unread) line = without_secrets(line);
+  for (std::string& note : strike_secrets(import.result.launch))
+    import.result.notes.push_back(std::move(note));
+}
+
 /// Whether the recipe's reader only misses what no file of this kind says.
 bool is_missing(const Diagnostic& one) { return one.message.starts_with("missing"); }
 
@@ -260,6 +271,7 @@ Imported import_settings(const ImportOptions& given_options) {
   derive_schedule(import);
   derive_run(import);
   derive_metrics(import);
+  hide_secrets(import);
   apply_choices(import);
   const std::string text = recipe_text(import);
   refuse_unknown_settings(import);

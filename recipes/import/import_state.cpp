@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "recipes/import/secrets.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain::importing {
@@ -39,12 +40,18 @@ std::string shown_node(const Node& node) {
       if (node.items.size() > items.size()) items.emplace_back("...");
       return fmt::format("[{}]", fmt::join(items, ", "));
     }
-    case Node::Kind::scalar:
-      return node.quoted ? fmt::format("\"{}\"", shown(node.text)) : shown(node.text);
+    case Node::Kind::scalar: {
+      const std::string text = shown(without_secrets(node.text));
+      return node.quoted ? fmt::format("\"{}\"", text) : text;
+    }
     case Node::Kind::refused:
       break;
   }
   return "?";
+}
+
+bool holds_secret(const Node& node) {
+  return without_secrets(node.text) != node.text || std::ranges::any_of(node.items, holds_secret);
 }
 
 bool same_value(const std::string& text, const std::string& wanted) {
@@ -84,7 +91,7 @@ Import::Import(const ImportOptions& options) : options_(options) {}
 
 void Import::take(Given given) {
   given.rule = find_rule(given.table, given.path);
-  if (given.value.empty()) given.value = shown_node(given.node);
+  if (given.value.empty() || holds_secret(given.node)) given.value = shown_node(given.node);
   if (names_secret(given.path) && given.node.kind != Node::Kind::null) given.value = "(not shown)";
   if (given.rule == nullptr) {
     const std::size_t dot = given.path.rfind('.');
@@ -203,6 +210,11 @@ void Import::set(std::string_view key, std::string value, Given* from) {
     set(key, std::move(value), std::string("DeepSpeed's default"));
     return;
   }
+  if (without_secrets(value) != value) {
+    error(from, fmt::format("{} would stand in the recipe with its secret", from->value),
+          "take the secret out");
+    return;
+  }
   if (!from->became.empty()) from->became += ", ";
   from->became += fmt::format("{}: {}", key, value);
   settings_.insert_or_assign(
@@ -239,12 +251,15 @@ void Import::error(const Given* given, std::string message, std::string hint) {
 }
 
 bool names_secret(std::string_view name) {
-  const std::string word = lower(std::string(name));
-  constexpr std::string_view kParts[] = {"api_key",      "apikey", "hub_token", "auth_token",
-                                         "access_token", "secret", "password",  "credential"};
+  std::string word =
+      lower(std::string(name.substr(std::min(name.find_first_not_of('-'), name.size()))));
+  std::ranges::replace(word, '-', '_');
+  constexpr std::string_view kParts[] = {"api_key",    "apikey",     "secret", "passw",
+                                         "passphrase", "credential", "bearer"};
   return word == "token" || word.ends_with("_token") || word.ends_with("_key") ||
-         std::ranges::any_of(kParts,
-                             [&](std::string_view part) { return word.find(part) != word.npos; });
+         word.ends_with("_auth") || std::ranges::any_of(kParts, [&](std::string_view part) {
+           return word.find(part) != word.npos;
+         });
 }
 
 bool value_is_listed(const Given& given) {
@@ -261,14 +276,6 @@ void copy_value(Given& given, Import& import) {
 void copy_option(Given& given, Import& import) {
   import.result.launch.insert(import.result.launch.end(),
                               {std::string(given.rule->target), given.node.text});
-}
-
-void pass_to_sbatch(Given& given, Import& import) {
-  std::string name = given.path;
-  std::ranges::replace(name, '_', '-');
-  const bool flag = given.rule->kind == Kind::flag;
-  import.result.launch.push_back(flag ? fmt::format("--sbatch=--{}", name)
-                                      : fmt::format("--sbatch=--{}={}", name, given.node.text));
 }
 
 }  // namespace dstrain::importing

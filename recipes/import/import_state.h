@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recipes/import/import.h"
+#include "recipes/import/script_command.h"
 
 namespace dstrain::importing {
 
@@ -17,6 +18,17 @@ struct Setting {
   std::string value;   ///< YAML
   std::string origin;  ///< "ds_config.json:7 optimizer.params.lr"
   const Given* given = nullptr;
+};
+
+/// What a batch script asks Slurm for; 0 and empty: not said.
+struct BatchRequest {
+  long nodes = 0;
+  long tasks = 0;          ///< of a node
+  long total_tasks = 0;    ///< as --ntasks says
+  long gpus = 0;           ///< of a node
+  std::string gpu_type = {};
+  long cpus_per_task = 0;
+  std::string other_gres = {};  ///< --gres without GPUs
 };
 
 /// All that an import knows: the keys given, the recipe in the making, the mistakes.
@@ -61,6 +73,8 @@ class Import {
     long total = 0, nodes = 0, per_node = 0;
   };
   Ranks ranks;
+  BatchRequest batch;
+  ScriptCommand inside;  ///< the launcher's command in the batch script, where it was read
   Imported result;
 
  private:
@@ -88,6 +102,10 @@ void take_object(Import& import, Table table, const std::string& file, const Nod
 void read_trainer(Import& import, const std::string& path);
 void read_accelerate(Import& import, const std::string& path);
 void read_sbatch(Import& import, const std::string& path);
+/// The launcher's command in the batch script; empty where there is none or --command is given.
+[[nodiscard]] std::string command_of_script(Import& import);
+/// Gives what read_command took of it the script's name and line.
+void place_command(Import& import);
 /// Returns the ds_config.json that the script is given; empty: none.
 [[nodiscard]] std::string read_command(Import& import, const std::string& command);
 
@@ -97,6 +115,10 @@ void resolve_auto(Import& import);
 
 // Keys that are read together become values of the recipe (derive*.cpp).
 void derive_ranks(Import& import);
+/// Nodes, tasks and GPUs of the #SBATCH lines; ranks of the launcher's command come before theirs.
+void take_sbatch_ranks(Import& import);
+/// --slurm and its options.
+void slurm_words(Import& import);
 void derive_launch(Import& import);  ///< --ranks, --nodes, ...
 void derive_parallel(Import& import);
 void derive_batch(Import& import);

@@ -1,6 +1,8 @@
 """Settings of DeepSpeed and Transformers become recipes that train; launches in five words, by --env-file and --emit."""
 import json
+import os
 import pathlib
+import subprocess
 import tempfile
 import time
 
@@ -67,5 +69,23 @@ with tempfile.TemporaryDirectory() as scratch:
     emitted = expect_success(run("launch", made, "--emit", "sbatch", *script))
     assert emitted == expect_success(run("launch", made, "--slurm", "--dry-run", *script)), emitted
     assert "#SBATCH --nodes=2" in emitted, emitted
+    # It stands alone: without Slurm its own lines find the recipe and start the program.
+    (folder / "setup.sh").write_text("export GREETING=hello\nset -u\n")
+    emitted = expect_success(run("launch", made, "--emit", "sbatch", "--setup", folder / "setup.sh", "--ranks", 1,
+                                 "--set", "parallel.backend=gloo", "--set", f"run.output={folder}/emitted"))
+    (folder / "job.sh").write_text(emitted)
+    (folder / "bin").mkdir()
+    for command in ("squeue", "scontrol"):
+        (folder / "bin" / command).write_text("#!/bin/sh\n")
+        (folder / "bin" / command).chmod(0o755)
+    environment = os.environ | {"SLURM_JOB_ID": "7", "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
+    done = subprocess.run(["bash", folder / "job.sh"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and (folder / "emitted/slurm-7").is_dir(), (done, emitted)
+    assert not list(folder.glob("tmp.*")), "the recipe's folder is left"
+    for option in ("--account", "--partition", "--qos", "--time"):
+        refused(run("launch", made, "--emit", "sbatch", option, "x\ntouch PWN\n#"), "cannot hold a line break")
+    for text in ("0", "x", "a100:", ":4", "a100:4:2", "2000"):
+        refused(run("launch", made, "--emit", "sbatch", "--gpus-per-node", text), "use N or TYPE:N")
+    refused(run("launch", made, "--emit", "sbatch", "--setup", folder / "none.sh"), "none.sh")
     refused(run("launch", made, "--nodes", 2), "--nodes requires --slurm")
 print("import: ok")

@@ -60,6 +60,17 @@ def run_command(words, code=0, limit=60, **options):
     return text
 
 
+def enter_own_namespaces():
+    """Starts this program anew in them; it comes to the same place."""
+    probe = subprocess.run("unshare --net --uts --pid --fork --mount --mount-proc sh -c"
+                           " 'ip link add dsprobe type bridge && ip link add v0 type veth peer name v1'",
+                           shell=True, capture_output=True, text=True)
+    if probe.returncode != 0:
+        skip(f"no network namespaces here: {(probe.stdout + probe.stderr).strip()}")
+    os.execvpe(OWN_NAMESPACES[0], [*OWN_NAMESPACES, sys.executable, *sys.orig_argv[1:]],
+               os.environ | {"DSTEST_OWN_NAMESPACES": "1"})
+
+
 class Hosts:
     """h1..hN from `with` to its end, whatever ends it. `directory` is seen by all hosts at the same path; /tmp is not."""
 
@@ -78,7 +89,7 @@ class Hosts:
             skip("fake hosts need root")
         require("ip", "iptables", "sshd", "ssh", "unshare", "nsenter")
         if "DSTEST_OWN_NAMESPACES" not in os.environ:
-            self._enter_own_namespaces()
+            enter_own_namespaces()
         self._lock = open(f"{self.directory}.lock", "a")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._script("down")  # what a killed test left
@@ -92,16 +103,6 @@ class Hosts:
             self.__exit__()
             raise
         return self
-
-    def _enter_own_namespaces(self):
-        """Starts this program anew in them; it comes to the same place."""
-        probe = subprocess.run("unshare --net --uts --pid --fork --mount --mount-proc sh -c"
-                               " 'ip link add dsprobe type bridge && ip link add v0 type veth peer name v1'",
-                               shell=True, capture_output=True, text=True)
-        if probe.returncode != 0:
-            skip(f"no network namespaces here: {(probe.stdout + probe.stderr).strip()}")
-        os.execvpe(OWN_NAMESPACES[0], [*OWN_NAMESPACES, sys.executable, *sys.orig_argv[1:]],
-                   os.environ | {"DSTEST_OWN_NAMESPACES": "1"})
 
     def __exit__(self, *_):
         self._script("down")

@@ -37,13 +37,56 @@ TEST_CASE("the batch script quotes what people gave and says all of it",
                                    "test/launcher/golden/job.sbatch");
 }
 
-TEST_CASE("a line break cannot become a line of the batch script", "[launcher][slurm]") {
+TEST_CASE("the printed script stands alone: recipe, setup and launch",
+          "[launcher][slurm][golden]") {
+  SubmitOptions options = some_job();
+  options.gpu_type = "a100";
+  options.sbatch.emplace_back("--comment=it's a \\ b");
+  options.setup = "module load cuda\nset -e\nsource /shared/env/bin/activate";
+  dstrain::test::compare_with_file(printed_script(options), "test/launcher/golden/printed.sbatch");
+  options.recipe = "a: |\n  END_OF_RECIPE\n";
+  CHECK_THAT(printed_script(options), Catch::Contains("\nEND_OF_RECIPE_\n"));
+}
+
+TEST_CASE("no text that people give ends its line of the batch script", "[launcher][slurm]") {
+  const std::string hostile = "x\ntouch PWN\n#";
+  const auto refused = [](const SubmitOptions& options) {
+    CHECK_THROWS_WITH(batch_script(options, "/shared/runs/x"), Catch::Contains("line break"));
+    CHECK_THROWS_WITH(printed_script(options), Catch::Contains("line break"));
+  };
+  for (const auto member :
+       {&SubmitOptions::time, &SubmitOptions::partition, &SubmitOptions::account,
+        &SubmitOptions::qos, &SubmitOptions::gpu_type, &SubmitOptions::recipe_name}) {
+    for (const std::string& text : {hostile, std::string("x\ry"), std::string("x\0y", 3)}) {
+      SubmitOptions options = some_job();
+      options.*member = text;
+      refused(options);
+    }
+  }
   SubmitOptions options = some_job();
   options.sbatch = {"--comment=x\n#SBATCH --uid=0"};
-  CHECK_THROWS_AS(batch_script(options, "/shared/runs/x"), Error);
+  refused(options);
   options = some_job();
   options.working_directory = "/shared/a\nb";
-  CHECK_THROWS_AS(batch_script(options, "/shared/runs/x"), Error);
+  refused(options);
+  options = some_job();
+  options.sbatch = {"hetjob"};
+  CHECK_THAT(batch_script(options, "/shared/runs/x"), Catch::Contains("#SBATCH 'hetjob'\n"));
+  options.sbatch = {""};
+  CHECK_THROWS_AS(printed_script(options), Error);
+}
+
+TEST_CASE("lines of setup hold neither options of sbatch nor secrets", "[launcher][slurm]") {
+  SubmitOptions options = some_job();
+  for (const char* line : {"#SBATCH --uid=0\n", "true\n#PBS -l x", "true\r\n"}) {
+    options.setup = line;
+    CHECK_THROWS_AS(printed_script(options), Error);
+  }
+  options.setup = "export A=1 OTHER_API_KEY='canary-4713'\n";
+  CHECK_THROWS_WITH(refuse_secrets(options),
+                    Catch::Contains("OTHER_API_KEY") && !Catch::Contains("canary-4713"));
+  options.setup = "export OTHER_API_KEY=$(cat key) HF_TOKEN=\"$X\"\n";
+  CHECK_NOTHROW(refuse_secrets(options));
 }
 
 TEST_CASE("secrets stand neither in the batch script nor beside it", "[launcher][slurm]") {
