@@ -103,19 +103,22 @@ class RequestReader {
 
   /// GPUs of a node by one option; all must agree.
   void take_gpus(const Given* given, long gpus, std::string_view type) {
-    if (request_.gpus > 0 && request_.gpus != gpus) {
+    if (gpus_from_ != nullptr && request_.gpus != gpus) {
       import_.error(given,
                     fmt::format("{} GPUs of a node here, but {} in {}", gpus, request_.gpus,
                                 gpus_from_->origin()),
                     "say it once");
       return;
     }
-    if (!type.empty() && !request_.gpu_type.empty() && request_.gpu_type != type)
-      import_.error(given, fmt::format("{} and {}: GPUs of two types", request_.gpu_type, type),
-                    "ask for one type");
+    if (gpus_from_ != nullptr && request_.gpu_type != type)
+      import_.error(
+          given,
+          fmt::format("{} GPUs here, {} in {}", type.empty() ? "any" : type,
+                      request_.gpu_type.empty() ? "any" : request_.gpu_type, gpus_from_->origin()),
+          "name the type in both, or in none");
     request_.gpus = gpus;
-    if (gpus_from_ == nullptr) gpus_from_ = given;
-    if (!type.empty()) request_.gpu_type = type;
+    request_.gpu_type = type;
+    gpus_from_ = given;
   }
 
   struct Gpus {

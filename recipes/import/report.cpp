@@ -59,6 +59,17 @@ std::string shell_word(const std::string& word) {
            std::string_view("_-./:=,@%+").find(c) != std::string_view::npos;
   });
   if (plain) return word;
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+  if (std::ranges::any_of(word, control)) {  // on one line, whatever it holds
+    std::string result = "$'";
+    for (const char c : word) {
+      if (control(c))
+        result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      else
+        result += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
+    }
+    return result + "'";
+  }
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";

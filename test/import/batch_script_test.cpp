@@ -119,6 +119,7 @@ TEST_CASE("nodes, tasks and GPUs are those that Slurm gives", "[import][sbatch]"
       {"#SBATCH -N 3 -G 16\n", "!16 GPUs on 3 nodes"},
       {"#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=2\n", "!4 GPUs of a node here, but 2 in"},
       {"#SBATCH -N 2 --gres=gpu:a100:2,gpu:v100:2\n", "!GPUs of two types"},
+      {"#SBATCH -N 2 --gres=gpu:a100:4 -G 8\n", "!any GPUs here, a100 in"},
       {"#SBATCH -N 2 --gpus-per-node=4k\n", "!4k is no number of GPUs"},
       {"#SBATCH -N 2 --gpus-per-node=0\n", "!0 is no number of GPUs"},
       {"#SBATCH -N 2 --gpus-per-task=1\n", "!no number of tasks"},
@@ -242,6 +243,13 @@ TEST_CASE("an import shows and copies no secret", "[import][secrets]") {
     CHECK(says(all, part));
   options = test::options_of({{"args.json", R"({"output_dir": "https://me:xyz@h/x"})"}});
   CHECK(test::refusal(options).find("xyz") == std::string::npos);
+}
+
+TEST_CASE("the start line of an import is one line of a shell", "[import]") {
+  Imported imported;
+  imported.launch = {"--env", "A=it's\nb", "--sbatch=--comment=a b"};
+  CHECK(importing::launch_line(imported, "r.yaml") ==
+        "dstrain launch r.yaml --env $'A=it\\'s\\x0ab' '--sbatch=--comment=a b'");
 }
 
 }  // namespace dstrain
