@@ -242,10 +242,12 @@ void match_ranks(Import& import, long asked) {
     return;
   }
   if (job.gpus > 0 && job.tasks > 1 && job.tasks != job.gpus && import.options().ranks == 0) {
-    import.error(nullptr,
-                 fmt::format("{} tasks and {} GPUs on each node; dstrain starts one rank per GPU",
-                             job.tasks, job.gpus),
-                 "say how many ranks there were: --ranks N, or the launcher's line by --command");
+    import.error({.file = import.options().sbatch,
+                  .message = fmt::format(
+                      "{} tasks and {} GPUs on each node; dstrain starts one rank per GPU",
+                      job.tasks, job.gpus),
+                  .hint = "say how many ranks there were: --ranks N, or the launcher's line by "
+                          "--command"});
     return;
   }
   ranks.per_node = asked;

@@ -274,8 +274,11 @@ void copy_value(Given& given, Import& import) {
 }
 
 void copy_option(Given& given, Import& import) {
-  import.result.launch.insert(import.result.launch.end(),
-                              {std::string(given.rule->target), given.node.text});
+  std::vector<std::string>& words = import.result.launch;
+  if (given.node.text.starts_with('-'))  // no option of its own
+    words.push_back(fmt::format("{}={}", given.rule->target, given.node.text));
+  else
+    words.insert(words.end(), {std::string(given.rule->target), given.node.text});
 }
 
 }  // namespace dstrain::importing

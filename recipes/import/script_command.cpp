@@ -11,6 +11,9 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 using Words = std::vector<std::string>;
 
+/// Variables that name each other do not grow without bound.
+constexpr std::size_t kMostGrowth = 1 << 14;
+
 bool is_name(char c, bool first) {
   return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
          (!first && c >= '0' && c <= '9');
@@ -125,6 +128,7 @@ class LineCutter {
       const auto found = variables_.find(std::string(name.substr(0, length)));
       if (plain && found != variables_.end()) value = found->second;
     }
+    if (value && (grown_ += value->size()) > kMostGrowth) value.reset();
     if (!value)
       value = std::string(rest.substr(0, size));
     else if (!quoted)
@@ -183,6 +187,7 @@ class LineCutter {
   std::size_t at_ = 0;
   std::string word_;
   bool open_ = false;
+  std::size_t grown_ = 0;  ///< bytes of variables filled in
   Words words_;
   std::vector<Words> commands_;
 };

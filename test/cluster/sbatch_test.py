@@ -30,8 +30,8 @@ OTHERS = {"time": ["10", "90:30", "12:00:00", "2-12", "1-0:30", "1-2:03:04", "UN
           "threads-per-core": ["1"], "wckey": ["k"], "profile": ["task"], "cpu-freq": ["high"], "delay-boot": ["5"], "use-min-nodes": [None],
           "spread-job": [None], "wait-all-nodes": ["1"], "priority": ["5"], "kill-on-invalid-dep": ["yes"], "acctg-freq": ["30"], "job-name": ["x"],
           "output": ["o.txt"], "error": ["e.txt"], "open-mode": ["append", "truncate"], "no-kill": [None, "off"], "hold": [None], "verbose": [None],
-          "dependency": ["singleton"], "begin": ["now+1hour", "2035-01-01"], "deadline": ["2036-01-01"], "time-min": ["5"], "hint": ["nomultithread"],
-          "network": ["x"], "ignore-pbs": [None], "quiet": [None], "chdir": ["/tmp"], "input": ["/dev/null"], "ntasks-per-core": ["1"], "gid": ["0"]}
+          "dependency": ["afterany:1"], "begin": ["2035-01-01", "2035-01-01T10:30"], "deadline": ["2036-01-01"], "time-min": ["5"], "hint": ["nomultithread"],
+          "network": ["x"], "ignore-pbs": [None], "chdir": ["/tmp"], "input": ["/dev/null"], "ntasks-per-core": ["1"], "gid": ["0"]}
 # A line that is wrong, or that Slurm reads otherwise than it looks.
 ODD = ["#SBATCH --nodez=2", "#SBATCH --partit=big", "#SBATCH --comment \"\" -t 5", "#SBATCH -N two", "#SBATCH --hold=yes", "#SBATCH foo", "#SBATCH -- foo",
        "#SBATCH --", "#SBATCH --comment='open", "#SBATCH hetjob", "#SBATCH : -N 2", "#SBATCH -N 2-4", "#SBATCH -N 1k", "#SBATCH --gres=gpu:0", "#SBATCH -t soon",
@@ -41,7 +41,7 @@ ODD = ["#SBATCH --nodez=2", "#SBATCH --partit=big", "#SBATCH --comment \"\" -t 5
        "#SBATCH --time", "#SBATCH --partition \\", "#SBATCH -pbig -N3 extra#", "#SBATCH --mem_per_cpu=2", "#SBATCH -Z", "#SBATCH --comment=a\\ b", "#SLURM --mem=1G",
        "#SBATCHX", "#SBATCH--mem=1G", "#SBATCH --tasks-per-node=2 --ntasks-per-node=4", "#SBATCH --mem=1 --mem-per-cpu=2", "#SBATCH --gpus-per-socket=1", "#PBS -l mem=1gb"]
 COMPARED = ["NumCPUs", "TimeLimit", "TimeMin", "Partition", "Account", "QOS", "Features", "Comment", "Nice", "MinMemoryNode", "MinMemoryCPU", "OverSubscribe", "Licenses",
-            "Dependency", "ReqNodeList", "ExcNodeList", "Requeue", "Contiguous", "Network", "MinTmpDiskNode", "Switches", "Deadline", "DelayBoot", "EligibleTime",
+            "Dependency", "ReqNodeList", "ExcNodeList", "Requeue", "Contiguous", "Network", "MinTmpDiskNode", "Switches", "Deadline", "DelayBoot", "StartTime",
             "WCKey", "MailUser", "MailType", "Reservation", "CpusPerTres", "MemPerTres"]
 
 
@@ -119,7 +119,7 @@ class Generator:
         return text, odd
 
 
-def import_script(queue, number, script):
+def import_script(queue, script):
     """(the printed script or None, what the import said)."""
     imported = subprocess.run([DSTRAIN, "recipe", "import-deepspeed", "--sbatch", script, "--json"], capture_output=True, text=True)
     if imported.returncode != 0:
@@ -173,6 +173,8 @@ def main():
     counts = {"both take": 0, "both refuse": 0, "refused by name": 0, "refused by sbatch": 0}
     with Queue() as queue:
         generator = Generator(45)
+        (queue.folder / "first.sh").write_text("#!/bin/sh\n")
+        assert queue.submit(queue.folder / "first.sh")[0] == "1"  # on which others depend
         for first in range(0, COUNT, BATCH):
             cases = []
             for number in range(first, first + BATCH):
@@ -181,7 +183,7 @@ def main():
                 script.write_bytes(text.encode())
                 cases.append((script, odd))
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
-                imports = list(pool.map(lambda case: import_script(queue, 0, case[0]), cases))
+                imports = list(pool.map(lambda case: import_script(queue, case[0]), cases))
             taken = []
             for (script, odd), (ours, said) in zip(cases, imports):
                 job, told, refusal = queue.submit(script)
