@@ -29,8 +29,8 @@ void read_sources(Import& import) {
     }
     file = given->node.text;
   };
-  const std::string inside = command_of_script(import);
-  const std::string& command = inside.empty() ? options.command : inside;
+  const std::string found = command_of_script(import);
+  const std::string& command = found.empty() ? options.command : found;
   if (!command.empty()) {
     const std::string script = read_command(import, command);
     place_command(import);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <set>
 
 namespace dstrain::importing {
@@ -32,8 +31,8 @@ bool sets_variable(std::string_view word) {
   return size > 0 && size < word.size() && word[size] == '=';
 }
 
-/// A product of numbers and variables as $((...)) has it.
-std::optional<std::string> product(std::string_view text, const Variables& variables) {
+/// A product of numbers and variables as $((...)) has it; empty: not known.
+std::string product(std::string_view text, const Variables& variables) {
   long result = 1;
   while (true) {
     const std::size_t end = std::min(text.find('*'), text.size());
@@ -42,7 +41,7 @@ std::optional<std::string> product(std::string_view text, const Variables& varia
     if (const auto found = variables.find(part); found != variables.end()) part = found->second;
     const bool digits = !part.empty() && part.size() < 7 &&
                         std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits || result > (1L << 30)) return std::nullopt;
+    if (!digits || result > (1L << 30)) return {};
     result *= std::stol(part);
     if (end == text.size()) return std::to_string(result);
     text.remove_prefix(end + 1);
@@ -113,11 +112,14 @@ class LineCutter {
   void dollar(bool quoted) {
     const std::string_view rest = text_.substr(at_);
     std::size_t size = 1;
-    std::optional<std::string> value;
+    std::string value;  // of what is known; "" and false: not known
+    bool known = false;
     if (rest.starts_with("$(")) {
       size = closing(rest);
-      if (rest.starts_with("$((") && rest.substr(0, size).ends_with("))"))
+      if (rest.starts_with("$((") && rest.substr(0, size).ends_with("))")) {
         value = product(rest.substr(3, size - 5), variables_);
+        known = !value.empty();
+      }
     } else {
       const bool braces = rest.starts_with("${");
       const std::string_view name = rest.substr(braces ? 2 : 1);
@@ -126,15 +128,12 @@ class LineCutter {
       size = braces ? end + 1 : 1 + length;
       const bool plain = length > 0 && (!braces || length + 2 == end);
       const auto found = variables_.find(std::string(name.substr(0, length)));
-      if (plain && found != variables_.end()) value = found->second;
+      known = plain && found != variables_.end();
+      if (known) value = found->second;
     }
-    if (value && (grown_ += value->size()) > kMostGrowth) value.reset();
-    if (!value)
-      value = std::string(rest.substr(0, size));
-    else if (!quoted)
-      return split(*value, size);
+    if (known && (grown_ += value.size()) <= kMostGrowth && !quoted) return split(value, size);
     open_ = true;
-    word_ += *value;
+    word_ += known && grown_ <= kMostGrowth ? value : std::string(rest.substr(0, size));
     at_ += size;
   }
   /// The value of an unquoted variable is words of its own.

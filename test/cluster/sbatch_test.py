@@ -163,7 +163,7 @@ def compare(script, theirs, ours, signals):
         differ.append(f"GPUs: {gpus_of(theirs)}, ours {gpus_of(ours)}")
     if signals[0]:
         times = [re.sub(r"^[^@]*$", "@60", text).split("@")[1] for text in signals]
-        if times[0] != times[1] or ("R" in signals[0].split(":")[0]) != signals[1].startswith("R"):
+        if times[0] != times[1] or bool(re.match("B?R.*:", signals[0])) != bool(re.match("B?R.*:", signals[1])):
             differ.append(f"signal: {signals[0]}, ours {signals[1]}")
     assert not differ, "\n".join([script.read_text(), "ours:", script.with_suffix(".ours").read_text().split("\nset --")[0], *differ])
 
