@@ -264,6 +264,19 @@ def test_submit(cluster):
              lambda: printed.exists() and printed.read_text())
     cluster.slurm("scancel", job)
     wait_for(lambda: not cluster.slurm("squeue", "--noheader", f"--jobs={job}"), 40)
+    # A printed script stands alone: submitted from elsewhere, it starts with the lines of setup before it.
+    (folder / "setup.sh").write_text("echo setup on $(hostname)\n")
+    recipe.write_text((frozen / "quickstart.yaml").read_text())
+    printed = cluster.folder / "printed.sh"
+    printed.write_text(cluster.run([DSTRAIN, "launch", recipe, "--emit", "sbatch", "--nodes", "2", "--ranks-per-node", "1", "--setup", folder / "setup.sh"], cwd=folder))
+    recipe.unlink()
+    job = cluster.slurm("sbatch", "--parsable", printed)
+    output = folder / f"slurm-{job}.out"
+    wait_for(lambda: output.exists() and f"2 ranks on h1, h2, run directory runs/slurm-{job}" in output.read_text(), 20,
+             lambda: output.exists() and output.read_text())
+    assert "setup on h1" in output.read_text(), output.read_text()
+    cluster.slurm("scancel", job)
+    wait_for(lambda: not cluster.slurm("squeue", "--noheader", f"--jobs={job}"), 40)
     text = cluster.run([DSTRAIN, "launch", frozen / "quickstart.yaml", "--slurm", "--partition", "none"], 69, cwd=folder)
     assert "sbatch did not take" in text and "invalid partition" in text, text
 
