@@ -40,6 +40,7 @@ TEST_CASE("the batch script quotes what people gave and says all of it",
 TEST_CASE("the printed script stands alone: recipe, setup and launch",
           "[launcher][slurm][golden]") {
   SubmitOptions options = some_job();
+  options.program = "/opt/dstrain/bin/dstrain";
   options.gpu_type = "a100";
   options.sbatch.emplace_back("--comment=it's a \\ b");
   options.setup = "module load cuda\nset -e\nsource /shared/env/bin/activate";
