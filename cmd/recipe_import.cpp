@@ -8,6 +8,7 @@
 #include "cmd/trainer_file.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
+#include "engine/base/printable.h"
 #include "recipes/import/import.h"
 
 namespace dstrain {
@@ -30,6 +31,7 @@ void print_summary(const importing::Imported& imported, const std::string& recip
   for (const importing::AutoValue& one : imported.autos)
     print_error("\"auto\" {}: {}, {}\n", one.path, one.value, one.from);
   for (const std::string& note : imported.notes) print_error("note: {}\n", note);
+  for (const std::string& line : imported.unread) print_error("not read: {}\n", shown(line, 300));
   for (const Diagnostic& warning : imported.warnings) print_error("{}\n", format(warning));
   for (const Diagnostic& one : imported.unsaid)
     print_error("still to be said: {}{}\n", one.path, one.hint.empty() ? "" : "; " + one.hint);

@@ -55,8 +55,11 @@ Choice read_choice(Word entry, const std::vector<Host>& hosts) {
   const auto bracket = entry.text.rfind(']');
   const auto colon = entry.text.find(':', bracket == std::string_view::npos ? 0 : bracket);
   const std::string key = key_of(read_name(entry.to(colon)));
-  const auto found = std::find_if(hosts.begin(), hosts.end(),
-                                  [&](const Host& host) { return key_of(host.name) == key; });
+  // This machine has several names; the list has one of them.
+  const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) {
+    return key_of(host.name) == key ||
+           (host.reach == Reach::local && is_this_machine(key, host.name));
+  });
   if (found == hosts.end()) {
     throw LineError{entry.at, fmt::format("{} is none of the hosts {}",
                                           in_quotes(entry.text.substr(0, colon)), names_of(hosts))};

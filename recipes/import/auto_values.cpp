@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "recipes/import/import_state.h"
+#include "recipes/schema/text.h"
 
 namespace dstrain::importing {
 namespace {
@@ -12,13 +13,18 @@ namespace {
 struct TrainerValue {
   std::string text;  ///< JSON
   std::string from;
-  bool given = false;
+  bool given = false;  ///< Trainer holds it beside other values, its default where it is one, too
+  bool known = true;   ///< false: a default, while nothing shows that the training is Trainer's
 };
+
+/// Whether Transformers compares values of ds_config.json with those of the trainer.
+bool compares(const Import& import) { return uses_trainer(import) && trainer_defaults(import); }
 
 TrainerValue trainer_value(Import& import, std::string_view name, std::string_view otherwise) {
   const Given* given = import.find(Table::trainer, name);
   if (given == nullptr)
-    return {std::string(otherwise), fmt::format("the default of {}", name), false};
+    return {std::string(otherwise), fmt::format("the default of {}", name), compares(import),
+            trainer_defaults(import)};
   return {given->node.text, fmt::format("{} ({})", name, given->origin()), true};
 }
 
@@ -48,7 +54,7 @@ std::optional<TrainerValue> warmup_steps(Import& import) {
   if (ratio == 0) {
     const TrainerValue other = trainer_value(import, "warmup_ratio", "0");
     ratio = std::atof(other.text.c_str());
-    if (other.given) value = other;
+    if (import.find(Table::trainer, "warmup_ratio") != nullptr) value = other;
   }
   if (ratio == 0) {
     value.text = "0";
@@ -104,9 +110,23 @@ class Resolver {
   void fill(std::string_view path, const TrainerValue& value) {
     Given* given = find(path);
     if (given == nullptr || !is_auto(*given)) return;
+    if (!value.known) return refuse_unsaid(*given);
     given->node.text = value.text;
     given->node.quoted = false;
     import_.result.autos.push_back({std::string(path), value.text, value.from});
+  }
+  /// "auto" that a script without Trainer fills.
+  void refuse_unsaid(Given& given) {
+    const bool chosen = import_.chosen(given.rule->target).has_value();
+    given.counts = false;
+    import_.outcome(&given, Fate::translated, "\"auto\": --set says it");
+    if (!chosen)
+      import_.error(
+          &given,
+          fmt::format("\"auto\", and the arguments of {} show no TrainingArguments that "
+                      "would fill it",
+                      shown(import_.script)),
+          fmt::format("give --trainer FILE, its value, or --set {}=...", given.rule->target));
   }
   void drop(std::string_view path, const std::string& why) {
     Given* given = find(path);
@@ -134,6 +154,7 @@ class Resolver {
     if (given == nullptr) return;
     const TrainerValue one = trainer_value(import_, "adam_beta1", "0.9");
     const TrainerValue two = trainer_value(import_, "adam_beta2", "0.999");
+    if (is_auto(*given) && !(one.known && two.known)) return refuse_unsaid(*given);
     if (is_auto(*given)) {
       Node list(Node::Kind::list, given->node.place);
       for (const TrainerValue* value : {&one, &two})
@@ -160,7 +181,10 @@ class Resolver {
                         "\"auto\": the run's steps, as its epochs give them");
         import_.result.autos.push_back({given->path, "null", "the run's steps"});
       } else if (total) {
-        match(given->path, {fmt::format("{}", *total), "max_steps", true});
+        // --set ends the run before or behind the schedule's end, as its user wants.
+        const bool chosen = import_.chosen("run.steps").has_value();
+        match(given->path,
+              {fmt::format("{}", *total), chosen ? "--set run.steps" : "max_steps", !chosen});
       }
     }
     Given* given = find("scheduler.params.warmup_num_steps");
@@ -168,7 +192,7 @@ class Resolver {
     const std::optional<TrainerValue> value = warmup_steps(import_);
     if (value) {
       const long steps = std::max(1L, std::atol(value->text.c_str()));
-      match(given->path, {fmt::format("{}", steps), value->from, value->given});
+      match(given->path, {fmt::format("{}", steps), value->from, value->given, value->known});
     } else if (is_auto(*given)) {
       if (import_.chosen("optimizer.warmup_steps")) return drop(given->path, "--set says it");
       import_.error(given, "\"auto\" is a share of the run's steps, which no file says",
@@ -185,6 +209,7 @@ class Resolver {
     const TrainerValue steps = trainer_value(import_, "gradient_accumulation_steps", "1");
     const long ranks = import_.ranks.total;
     if (ranks == 0) return drop(given->path, "ranks x micro-batch x accumulation");
+    if (is_auto(*given) && !(micro.known && steps.known)) return refuse_unsaid(*given);
     const TrainerValue value = {
         fmt::format("{:.0f}", static_cast<double>(ranks) * std::atof(micro.text.c_str()) *
                                   std::atof(steps.text.c_str())),
@@ -210,6 +235,9 @@ class Resolver {
 
 }  // namespace
 
-void resolve_auto(Import& import) { Resolver(import).run(); }
+void resolve_auto(Import& import) {
+  Resolver(import).run();
+  match_accelerate(import);
+}
 
 }  // namespace dstrain::importing

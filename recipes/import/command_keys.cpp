@@ -11,14 +11,14 @@ constexpr std::string_view kScripts = "dstrain runs recipes, not scripts";
 constexpr std::string_view kSsh = "ssh as --ssh-config and your own configuration say";
 constexpr std::string_view kCores = "ranks are bound to the cores of their GPU";
 
-/// Options of `deepspeed`; a dash in a name is written as "_".
+/// Options of `deepspeed`.
 constexpr KeyRule kDeepspeedCommand[] = {
-    {"hostfile", text, same, "--hostfile", "the same grammar", "", refused, copy_option},
-    {"include", text, same, "--include", "the same grammar", "", refused, copy_option},
-    {"exclude", text, same, "--exclude", "the same grammar", "", refused, copy_option},
-    {"num_nodes", whole, same, "--nodes"},
-    {"num_gpus", whole, translated, "--ranks", "times num_nodes"},
-    {"num_accelerators", whole, translated, "--ranks", "times num_nodes"},
+    {"hostfile", text, same, "--hostfile", "the same grammar"},
+    {"include", text, same, "--include", "the same grammar"},
+    {"exclude", text, same, "--exclude", "the same grammar"},
+    {"num_nodes", whole, translated, "--ranks", "the first hosts of the hostfile, all their slots"},
+    {"num_gpus", whole, translated, "--hosts, --ranks", "of each host, whatever slots it has"},
+    {"num_accelerators", whole, translated, "--hosts, --ranks", "as num_gpus"},
     {"launcher", text, translated, "--slurm", "slurm: --slurm; else ssh",
      "pdsh|openmpi|mpich|impi|mvapich|slurm", refused},
     {"launcher_args", text, no_effect, "", "--sbatch passes options to sbatch"},
@@ -45,10 +45,10 @@ constexpr KeyRule kDeepspeedCommand[] = {
     {"venv_script", text, refused, "", kScripts},
 };
 
-/// Options of `torchrun`.
+/// Options of `torchrun`; a dash in a name is written as "_".
 constexpr KeyRule kTorchrun[] = {
-    {"nnodes", text, same, "--nodes", "MIN:MAX: MAX, and --min-ranks"},
-    {"nproc_per_node", text, same, "--ranks-per-node", "auto, gpu: one per GPU"},
+    {"nnodes", text, translated, "--ranks", "MIN:MAX: MAX, and --min-ranks; absent: 1"},
+    {"nproc_per_node", text, translated, "--ranks", "auto, gpu: one per GPU; absent: 1"},
     {"max_restarts", whole, same, "--max-restarts", "", "", refused, copy_option},
     {"standalone", flag, no_effect, "", kRendezvous},
     {"rdzv_backend", text, no_effect, "", kRendezvous},

@@ -6,6 +6,7 @@
 #include "engine/base/input_file.h"
 #include "recipes/import/import_state.h"
 #include "recipes/import/json_tree.h"
+#include "recipes/import/python_value.h"
 
 namespace dstrain::importing {
 namespace {
@@ -24,23 +25,42 @@ long whole_of(const Given* given) {
   return given == nullptr ? 0 : std::atol(given->node.text.c_str());
 }
 
-/// "2" or "1:4" of torchrun.
-std::pair<long, long> node_range(const std::string& text) {
-  const std::size_t colon = text.find(':');
-  const long first = std::atol(text.c_str());
-  return {first, colon == std::string::npos ? first : std::atol(text.c_str() + colon + 1)};
-}
+/// A count of torchrun: digits. A variable of the shell counts nothing.
+bool is_count(const std::string& text) { return python_whole(text).value_or(0) > 0; }
+bool has_variable(const std::string& text) { return text.find('$') != std::string::npos; }
 
 void take_torchrun(Import& import) {
   Import::Ranks& ranks = import.ranks;
-  if (Given* nodes = import.find(Table::torchrun_command, "nnodes")) {
-    const auto [least, most] = node_range(nodes->node.text);
-    ranks.nodes = most;
-    if (least < 1 || most < least)
-      import.outcome(nodes, Fate::no_effect, "no number: the allocation says how many nodes");
+  Given* nodes = import.find(Table::torchrun_command, "nnodes");
+  Given* each = import.find(Table::torchrun_command, "nproc_per_node");
+  if (nodes != nullptr && has_variable(nodes->node.text)) {
+    import.outcome(nodes, Fate::no_effect, "no number: the allocation says how many nodes");
+  } else if (nodes != nullptr) {
+    const std::string& text = nodes->node.text;
+    const std::size_t colon = std::min(text.find(':'), text.size());
+    const std::string least = text.substr(0, colon);
+    const std::string most = colon == text.size() ? least : text.substr(colon + 1);
+    if (!is_count(least) || !is_count(most) || *python_whole(most) < *python_whole(least))
+      return import.error(nodes, fmt::format("{} is no number of nodes", nodes->value),
+                          "use N, or MIN:MAX");
+    ranks.nodes = *python_whole(most);
+    import.least_nodes = *python_whole(least) < ranks.nodes ? *python_whole(least) : 0;
   }
-  if (const Given* each = import.find(Table::torchrun_command, "nproc_per_node"))
-    ranks.per_node = std::atol(each->node.text.c_str());
+  if (each == nullptr) {  // torchrun starts one; in a batch script others may count
+    if (import.torchrun && !import.has(Table::sbatch)) ranks.per_node = 1;
+    return;
+  }
+  const std::string& text = each->node.text;
+  if (has_variable(text)) return;
+  if (is_count(text)) {
+    ranks.per_node = *python_whole(text);
+    return;
+  }
+  constexpr std::string_view kDevices[] = {"auto", "gpu", "cpu", "xpu"};
+  if (std::ranges::find(kDevices, text) == std::end(kDevices))
+    return import.error(each, fmt::format("{} is no number of ranks", each->value),
+                        "use N, auto, gpu or cpu");
+  import.outcome(each, Fate::no_effect, "as many as the hosts have: --ranks");
 }
 
 void launch_words(Import& import, bool slurm) {
@@ -50,12 +70,27 @@ void launch_words(Import& import, bool slurm) {
     slurm_words(import);
   } else if (ranks.total > 0) {
     words.insert(words.end(), {"--ranks", fmt::format("{}", ranks.total)});
-    const bool hosts = std::ranges::find(words, "--hostfile") != words.end();
-    if (ranks.nodes > 1 && !hosts)
+    if (ranks.nodes > 1 && import.hosts.empty())
       import.result.notes.push_back(
           fmt::format("{} nodes: name them, --hosts n1:8,n2:8 or --hostfile FILE, or use --slurm",
                       ranks.nodes));
   }
+}
+
+/// Hosts of a hostfile beside --launcher slurm.
+void slurm_hosts(Import& import) {
+  const Import::Ranks& ranks = import.ranks;
+  if (!import.first_slots)
+    return import.error(import.find(Table::deepspeed_command, "launcher"),
+                        "slurm beside slots of hosts, which DeepSpeed refuses",
+                        "name whole hosts, or use --launcher pdsh");
+  if (ranks.total != ranks.nodes * ranks.per_node)
+    return import.error(import.find(Table::deepspeed_command, "hostfile"),
+                        fmt::format("{} ranks on {} hosts; Slurm gives each node the same number",
+                                    ranks.total, ranks.nodes),
+                        "use hosts of equal slots, or --launcher pdsh");
+  import.result.notes.emplace_back(
+      "Slurm chooses the hosts; --sbatch=--nodelist=n1,n2 asks for those of the hostfile");
 }
 
 }  // namespace
@@ -66,6 +101,7 @@ Given* one_of_both(Import& import, std::string_view path, std::string_view other
   Given* theirs = import.find(Table::accelerate_command, flat);
   if (theirs == nullptr) theirs = import.find(Table::accelerate, other);
   if (theirs != nullptr && theirs->node.text == "none" && ours != nullptr) theirs = nullptr;
+  if (theirs != nullptr && theirs->node.text == "auto") theirs = nullptr;
   if (ours == nullptr) return theirs;
   if (theirs != nullptr && ours->node.text != theirs->node.text &&
       import.number(ours->table, ours->path) != import.number(theirs->table, theirs->path)) {
@@ -80,35 +116,79 @@ bool uses_trainer(const Import& import) {
   return !import.options().trainer.empty() || import.has(Table::trainer);
 }
 
-bool uses_deepspeed(const Import& import) {
+bool trainer_defaults(const Import& import) {
+  // Names that scripts without Trainer have, too.
+  constexpr std::string_view kCommon[] = {"adam_beta1",
+                                          "adam_beta2",
+                                          "adam_epsilon",
+                                          "bf16",
+                                          "data_seed",
+                                          "dataloader_num_workers",
+                                          "debug",
+                                          "deepspeed",
+                                          "do_eval",
+                                          "do_predict",
+                                          "do_train",
+                                          "eval_steps",
+                                          "fp16",
+                                          "fp16_opt_level",
+                                          "gradient_accumulation_steps",
+                                          "learning_rate",
+                                          "gradient_checkpointing",
+                                          "label_smoothing_factor",
+                                          "local_rank",
+                                          "log_level",
+                                          "logging_dir",
+                                          "logging_steps",
+                                          "max_grad_norm",
+                                          "max_steps",
+                                          "mixed_precision",
+                                          "no_cuda",
+                                          "optim",
+                                          "output_dir",
+                                          "project",
+                                          "push_to_hub",
+                                          "report_to",
+                                          "resume_from_checkpoint",
+                                          "run_name",
+                                          "save_steps",
+                                          "seed",
+                                          "tf32",
+                                          "torch_compile",
+                                          "use_cpu",
+                                          "warmup_ratio",
+                                          "warmup_steps",
+                                          "weight_decay"};
+  if (!import.options().trainer.empty() || import.script.empty()) return true;
+  return std::ranges::any_of(import.keys(), [&](const Given& given) {
+    return given.table == Table::trainer &&
+           std::ranges::find(kCommon, given.path) == std::end(kCommon);
+  });
+}
+
+void set_trainer_default(Import& import, std::string_view key, std::string value) {
+  if (trainer_defaults(import)) import.set(key, std::move(value), std::string("Trainer's default"));
+}
+
+bool uses_deepspeed(Import& import) {
   return !import.options().deepspeed.empty() || import.has(Table::deepspeed) ||
-         import.has(Table::accelerate, "deepspeed_config") ||
-         import.has(Table::accelerate_command, "use_deepspeed") ||
-         import.has(Table::accelerate_command, "zero_stage");
+         accelerate_mode(import) == Accelerate::deepspeed;
 }
 
 void derive_ranks(Import& import) {
   Import::Ranks& ranks = import.ranks;
-  using enum Table;
-  if (const Given* nodes = first_given(import, {{deepspeed_command, "num_nodes"},
-                                                {accelerate_command, "num_machines"},
-                                                {accelerate, "num_machines"}}))
-    ranks.nodes = whole_of(nodes);
-  if (const Given* each = first_given(
-          import, {{deepspeed_command, "num_gpus"}, {deepspeed_command, "num_accelerators"}}))
-    ranks.per_node = whole_of(each);
-  if (const Given* all = first_given(
-          import, {{accelerate_command, "num_processes"}, {accelerate, "num_processes"}}))
-    ranks.per_node = whole_of(all) / std::max(1L, ranks.nodes);
+  take_accelerate_ranks(import);
+  take_deepspeed_ranks(import);
   take_torchrun(import);
   take_sbatch_ranks(import);
-  for (const long count : {ranks.nodes, ranks.per_node}) {
+  for (const long count : {ranks.nodes, ranks.per_node, ranks.total}) {
     if (count >= 0 && count <= kMaxRanks) continue;
     import.error(nullptr, fmt::format("{} nodes of {} ranks", ranks.nodes, ranks.per_node),
                  fmt::format("use 1 to {} ranks", kMaxRanks));
     ranks = {};
   }
-  if (ranks.per_node > 0) ranks.total = std::max(1L, ranks.nodes) * ranks.per_node;
+  if (ranks.total == 0 && ranks.per_node > 0)  // hosts of a hostfile were counted one by one
+    ranks.total = std::max(1L, ranks.nodes) * ranks.per_node;
   if (import.options().ranks > 0) {
     ranks.total = import.options().ranks;
     if (ranks.total % std::max(1L, ranks.nodes) == 0)
@@ -119,6 +199,13 @@ void derive_ranks(Import& import) {
 void derive_launch(Import& import) {
   const Import::Ranks& ranks = import.ranks;
   using enum Table;
+  std::vector<std::string>& words = import.result.launch;
+  const std::optional<std::string> launcher = import.word(deepspeed_command, "launcher");
+  const bool slurm = import.has(sbatch) || launcher == "slurm";
+  if (!slurm)
+    words.insert(words.end(), import.hosts.begin(), import.hosts.end());
+  else if (!import.hosts.empty())
+    slurm_hosts(import);
   if (import.flag(deepspeed_command, "elastic_training").value_or(false)) {
     import.result.launch.insert(import.result.launch.end(), {"--max-restarts", "3"});
     const long least = import.whole(deepspeed_command, "min_elastic_nodes").value_or(0);
@@ -126,8 +213,10 @@ void derive_launch(Import& import) {
       import.result.launch.insert(import.result.launch.end(),
                                   {"--min-ranks", fmt::format("{}", least * ranks.per_node)});
   }
-  const std::optional<std::string> launcher = import.word(deepspeed_command, "launcher");
-  launch_words(import, import.has(sbatch) || launcher == "slurm");
+  if (import.least_nodes > 0 && ranks.per_node > 0 && import.least_nodes <= kMaxRanks)
+    words.insert(words.end(),
+                 {"--min-ranks", fmt::format("{}", import.least_nodes * ranks.per_node)});
+  launch_words(import, slurm);
 }
 
 namespace {
@@ -140,9 +229,7 @@ struct Batch {
 Given* accumulation(Import& import) {
   Given* given = one_of_both(import, "gradient_accumulation_steps",
                              "deepspeed_config.gradient_accumulation_steps");
-  if (given == nullptr)
-    given = first_given(import, {{Table::trainer, "gradient_accumulation_steps"},
-                                 {Table::accelerate, "gradient_accumulation_steps"}});
+  if (given == nullptr) given = import.find(Table::trainer, "gradient_accumulation_steps");
   return given != nullptr && whole_of(given) > 0 ? given : nullptr;
 }
 
@@ -177,13 +264,17 @@ void derive_batch(Import& import) {
   const bool trainer = uses_trainer(import);
   const long ranks = data_ranks(import);
   Batch batch = {.micro = whole_of(micro), .steps = whole_of(steps), .global = whole_of(global)};
-  if (trainer && micro == nullptr && global == nullptr) batch.micro = 8;  // Trainer's default
+  if (trainer && micro == nullptr && global == nullptr && trainer_defaults(import)) batch.micro = 8;
   for (Given* given : {global, micro, steps}) {
     if (given == nullptr || (whole_of(given) >= 1 && whole_of(given) <= 1 << 24)) continue;
     import.error(given, fmt::format("{} is no size of a batch", given->value), "use 1 to 16777216");
     return;
   }
-  if (batch.micro == 0 && batch.global == 0) return;  // `recipe check` says what is missing
+  if (batch.micro == 0 && batch.global == 0) {  // `recipe check` says what is missing
+    if (steps != nullptr && !import.chosen("batch.global"))
+      import.outcome(steps, Fate::no_effect, "without a micro-batch it says no batch");
+    return;
+  }
   if (batch.micro == 0 || (batch.global == 0 && ranks == 0)) {
     if (ranks == 0) return need_ranks(import, batch.micro == 0 ? global : micro);
   }
@@ -265,7 +356,7 @@ void derive_parallel(Import& import) {
   }
   if (Given* stage = one_of_both(import, "zero_optimization.stage", "deepspeed_config.zero_stage"))
     import.set("parallel.zero.stage", stage->node.text, stage);
-  else if (!import.has(Table::deepspeed) && import.has(Table::accelerate, "deepspeed_config"))
+  else if (!import.has(Table::deepspeed) && accelerate_mode(import) == Accelerate::deepspeed)
     import.set("parallel.zero.stage", "2", std::string("accelerate's default"));
   const bool stage_3 = import.settings().contains("parallel.zero.stage") &&
                        import.settings().at("parallel.zero.stage").value == "3";

@@ -47,26 +47,30 @@ Format compute_format(Import& import) {
   add(if_true(import, kFile, "bf16.enabled"), "bf16");
   add(if_true(import, kFile, "bfloat16.enabled"), "bf16");
   if (Format cast = autocast(import); cast.given != nullptr) found.push_back(std::move(cast));
-  const bool said = import.find(kFile, "fp16.enabled") != nullptr ||
-                    import.find(kFile, "bf16.enabled") != nullptr ||
-                    import.find(kFile, "bfloat16.enabled") != nullptr;
   for (const char* name : {"fp16", "bf16"}) {
     Given* given = if_true(import, Table::trainer, name);
     if (given == nullptr) continue;
-    if (said && found.empty())
-      import.outcome(given, Fate::no_effect, "ds_config.json says that it is off");
-    else
+    const std::string section = fmt::format("{}.enabled", name);
+    if (import.flag(kFile, section).value_or(true))
       add(given, name);
+    else
+      import.outcome(given, Fate::no_effect, "ds_config.json says that it is off");
   }
+  const bool by_trainer = if_true(import, Table::trainer, "fp16") != nullptr ||
+                          if_true(import, Table::trainer, "bf16") != nullptr;
   for (const Table table : {Table::accelerate_command, Table::accelerate}) {
     Given* given = import.find(table, "mixed_precision");
     if (given == nullptr) continue;
-    if (given->node.text != "no")
+    if (by_trainer)
+      import.outcome(given, Fate::no_effect, "bf16 or fp16 of Trainer takes its place");
+    else if (given->node.text != "no")
       add(given, given->node.text == "fp16" ? "fp16" : "bf16");
     else if (found.empty())
       found.push_back({given, "fp32"});
     break;
   }
+  if (import.find(Table::accelerate, "mixed_precision") == nullptr && found.empty())
+    add(if_true(import, Table::accelerate, "fp16"), "fp16");
   for (const Format& other : found) {
     if (other.name == found[0].name) continue;
     import.error(other.given,
@@ -251,9 +255,7 @@ void trainer_fsdp(Import& import) {
 }
 
 void accelerate_fsdp(Import& import) {
-  const bool on = import.word(Table::accelerate, "distributed_type") == "fsdp" ||
-                  import.has(Table::accelerate_command, "use_fsdp");
-  if (!on) return;
+  if (accelerate_mode(import) != Accelerate::fsdp) return;
   Given* strategy = one_of_both(import, "", "fsdp_config.fsdp_sharding_strategy");
   if (strategy == nullptr)
     strategy = one_of_both(import, "", "fsdp_config.fsdp_reshard_after_forward");
@@ -277,9 +279,26 @@ void accelerate_fsdp(Import& import) {
 
 }  // namespace
 
+void derive_tf32(Import& import) {
+  Given* given = if_true(import, Table::trainer, "tf32");
+  if (given == nullptr) return;
+  bool sixteen = autocast(import).given != nullptr;
+  for (const auto& [table, path] :
+       {std::pair(Table::trainer, "bf16"), std::pair(Table::trainer, "fp16"),
+        std::pair(kFile, "bf16.enabled"), std::pair(kFile, "fp16.enabled")})
+    sixteen = sixteen || if_true(import, table, path) != nullptr;
+  for (const Table table : {Table::accelerate_command, Table::accelerate}) {
+    const std::string format = import.word(table, "mixed_precision").value_or("no");
+    sixteen = sixteen || format == "bf16" || format == "fp16";
+  }
+  if (!sixteen) return;
+  given->counts = false;
+  import.outcome(given, Fate::no_effect, "products of matrices are in 16 bits");
+}
+
 void derive_precision(Import& import) {
-  const bool known =
-      uses_deepspeed(import) || uses_trainer(import) || import.has(Table::accelerate);
+  const bool known = uses_deepspeed(import) || (uses_trainer(import) && trainer_defaults(import)) ||
+                     import.has(Table::accelerate);
   const Format format = compute_format(import);
   if (format.given != nullptr)
     import.set("precision.compute", format.name, format.given);

@@ -10,7 +10,6 @@ namespace {
 
 constexpr Table kDs = Table::deepspeed;
 constexpr const char* kDeepspeedDefault = "DeepSpeed's default";
-constexpr const char* kTrainerDefault = "Trainer's default";
 
 std::string param(std::string_view name) { return fmt::format("optimizer.params.{}", name); }
 std::string schedule_param(std::string_view name) {
@@ -109,7 +108,7 @@ void trainer_number(Import& import, std::string_view key, std::string_view name,
   if (Given* given = import.find(Table::trainer, name))
     import.set(key, given->node.text, given);
   else
-    import.set(key, std::string(otherwise), std::string(kTrainerDefault));
+    set_trainer_default(import, key, std::string(otherwise));
 }
 
 void trainer_optimizer(Import& import) {
@@ -118,7 +117,7 @@ void trainer_optimizer(Import& import) {
   if (Given* given = import.find(Table::trainer, "optim"))
     import.set("optimizer.name", sgd ? "sgd" : "adamw", given);
   else
-    import.set("optimizer.name", "adamw", std::string(kTrainerDefault));
+    set_trainer_default(import, "optimizer.name", "adamw");
   trainer_number(import, "optimizer.lr", "learning_rate", "5e-5");
   trainer_number(import, "optimizer.weight_decay", "weight_decay", "0");
   if (sgd) {
@@ -142,16 +141,24 @@ void trainer_optimizer(Import& import) {
   if (from != nullptr)
     import.set("optimizer.betas", betas, from);
   else
-    import.set("optimizer.betas", betas, std::string(kTrainerDefault));
+    set_trainer_default(import, "optimizer.betas", betas);
   trainer_number(import, "optimizer.eps", "adam_epsilon", "1e-8");
 }
 
 void clipping(Import& import) {
   Given* given = one_of_both(import, "gradient_clipping", "deepspeed_config.gradient_clipping");
+  const bool of_accelerate = given != nullptr && given->table != kDs;
+  if (of_accelerate && import.number(given->table, given->path) == 0.0) {
+    import.outcome(given, Fate::no_effect, "0 is as if it were absent, there");
+    return import.set("optimizer.clip_norm", "1.0", std::string("DeepSpeed's default"));
+  }
   if (given == nullptr) given = import.find(kDs, param("max_grad_norm"));
   if (given != nullptr && given->node.text != "none")
     return import.set("optimizer.clip_norm", given->node.text, given);
-  if (uses_deepspeed(import)) {
+  // Without ds_config.json, accelerate's value is "auto".
+  const bool is_auto = accelerate_mode(import) == Accelerate::deepspeed &&
+                       !import.has(Table::deepspeed) && uses_trainer(import);
+  if (uses_deepspeed(import) && !is_auto) {
     import.outcome(import.find(Table::trainer, "max_grad_norm"), Fate::no_effect,
                    "DeepSpeed clips by its own gradient_clipping, which is absent");
     return import.set("optimizer.clip_norm", "1.0",
@@ -274,7 +281,7 @@ void trainer_schedule(Import& import) {
   if (Given* given = import.find(Table::trainer, "lr_scheduler_type"))
     import.set("optimizer.schedule", schedule, given);
   else
-    import.set("optimizer.schedule", schedule, std::string(kTrainerDefault));
+    set_trainer_default(import, "optimizer.schedule", schedule);
   if (type != "constant") trainer_warmup(import);
 }
 
@@ -292,7 +299,8 @@ void derive_optimizer(Import& import) {
     trainer_optimizer(import);
     // An optimizer of ds_config.json decays all parameters.
     const auto decay = import.settings().find("optimizer.weight_decay");
-    if (decay != import.settings().end() && std::atof(decay->second.value.c_str()) != 0)
+    if (decay != import.settings().end() && std::atof(decay->second.value.c_str()) != 0 &&
+        trainer_defaults(import))
       import.set("optimizer.decay_vectors", "false",
                  std::string("Trainer decays no biases and norms"));
   } else if (uses_deepspeed(import)) {

@@ -36,7 +36,7 @@ void length(Import& import) {
     return import.outcome(epochs, Fate::no_effect, "max_steps decides");
   }
   import.outcome(steps, Fate::no_effect, "0 and below: num_train_epochs decides");
-  if (epochs == nullptr) return import.set("run.epochs", "3", std::string("Trainer's default"));
+  if (epochs == nullptr) return set_trainer_default(import, "run.epochs", "3");
   const double count = import.number(kTrainer, epochs->path).value_or(0);
   if (count != std::floor(count) || count < 1)
     return import.error(epochs, fmt::format("{} epochs; only whole ones are run", epochs->value),
@@ -49,7 +49,7 @@ void evaluations(Import& import) {
   if (strategy == nullptr) strategy = import.find(kTrainer, "evaluation_strategy");
   if (strategy == nullptr) {
     import.outcome(import.find(kTrainer, "eval_steps"), Fate::no_effect, "eval_strategy is no");
-    return import.set("run.evaluate", "never", std::string("Trainer's default"));
+    return set_trainer_default(import, "run.evaluate", "never");
   }
   const std::string word = import.word(kTrainer, strategy->path).value_or("no");
   Given* steps = import.find(kTrainer, "eval_steps");
@@ -73,7 +73,7 @@ void checkpoints(Import& import) {
     if (from != nullptr)
       import.set("run.checkpoint.every", text, from);
     else
-      import.set("run.checkpoint.every", text, std::string("Trainer's default"));
+      set_trainer_default(import, "run.checkpoint.every", text);
   }
   if (steps != nullptr && word != "steps")
     import.outcome(steps, Fate::no_effect, "save_strategy is not steps");

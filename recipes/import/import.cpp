@@ -11,33 +11,61 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "recipes/import/import_state.h"
+#include "recipes/import/json_tree.h"
 #include "recipes/import/secrets.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain::importing {
 namespace {
 
+/// Whether two paths name one file.
+bool is_same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code absent;
+  return fs::path(a).lexically_normal() == fs::path(b).lexically_normal() ||
+         fs::equivalent(a, b, absent);
+}
+
+/// Takes a file that a key names; another one than before is reported.
+void name_file(Import& import, std::string& file, const Given* given, std::string_view what) {
+  if (given == nullptr || given->node.kind != Node::Kind::scalar) return;
+  if (!file.empty() && !is_same_file(file, given->node.text)) {
+    import.error(given, fmt::format("{} here, but {} is {}", given->value, what, shown(file)),
+                 "name one file");
+    return;
+  }
+  if (file.empty()) file = given->node.text;
+}
+
+/// ds_config.json of a script's arguments: a path, or the object itself.
+void take_configs(Import& import, std::string& file) {
+  constexpr const char* kCommand = "--command";
+  for (const std::string& config : import.configs) {
+    if (config.starts_with('{')) {
+      take_object(import, Table::deepspeed, kCommand, read_json_tree(config, kCommand));
+      continue;
+    }
+    const Given given = {.path = "deepspeed",
+                         .file = kCommand,
+                         .node = {Node::Kind::scalar, Place{}, config},
+                         .value = shown(config)};
+    name_file(import, file, &given, "ds_config.json");
+  }
+}
+
 void read_sources(Import& import) {
   const ImportOptions& options = import.options();
   std::string deepspeed = options.deepspeed, accelerate = options.accelerate;
-  const auto named = [&](const Given* given, std::string& file, const char* option) {
-    if (given == nullptr || given->node.kind != Node::Kind::scalar) return;
-    if (!file.empty() && file != given->node.text) {
-      import.error(given, fmt::format("{} here, but {} is {}", given->value, option, shown(file)),
-                   "name one file");
-      return;
-    }
-    file = given->node.text;
-  };
   const std::string found = command_of_script(import);
   const std::string& command = found.empty() ? options.command : found;
   if (!command.empty()) {
-    const std::string script = read_command(import, command);
+    read_command(import, command);
     place_command(import);
-    if (deepspeed.empty()) deepspeed = script;
-    named(import.find(Table::accelerate_command, "config_file"), accelerate, "--accelerate");
-    named(import.find(Table::accelerate_command, "deepspeed_config_file"), deepspeed,
-          "ds_config.json");
+    take_configs(import, deepspeed);
+    name_file(import, accelerate, import.find(Table::accelerate_command, "config_file"),
+              "--accelerate");
+    name_file(import, deepspeed, import.find(Table::accelerate_command, "deepspeed_config_file"),
+              "ds_config.json");
   }
   if (!options.trainer.empty()) read_trainer(import, options.trainer);
   if (!accelerate.empty()) read_accelerate(import, accelerate);
@@ -47,9 +75,11 @@ void read_sources(Import& import) {
     take_object(import, Table::deepspeed, copy.file, copy.node);
     import.outcome(inside, Fate::translated, "its keys are those of ds_config.json");
   }
-  named(import.find(Table::trainer, "deepspeed"), deepspeed, "ds_config.json");
-  named(import.find(Table::accelerate, "deepspeed_config.deepspeed_config_file"), deepspeed,
-        "ds_config.json");
+  name_file(import, deepspeed, import.find(Table::trainer, "deepspeed"), "ds_config.json");
+  settle_accelerate(import);
+  name_file(import, deepspeed,
+            import.find(Table::accelerate, "deepspeed_config.deepspeed_config_file"),
+            "ds_config.json");
   if (!deepspeed.empty()) read_deepspeed(import, deepspeed);
   if (!options.sbatch.empty()) read_sbatch(import, options.sbatch);
 }
@@ -240,11 +270,25 @@ std::string heading(const Import& import) {
   std::string text =
       fmt::format("# Made by dstrain recipe import-deepspeed from {}.\n",
                   shown(fmt::format("{}", fmt::join(import.result.sources, ", ")), 300));
+  const std::string of_script = import.script + " ";
+  for (const std::string& line : import.result.unread) {
+    if (!import.script.empty() && line.starts_with(of_script))
+      text += fmt::format("# Not read: {}\n", shown(line, 300));
+  }
   if (import.result.unsaid.empty()) return text;
   std::vector<std::string> paths;
   for (const Diagnostic& one : import.result.unsaid) paths.push_back(one.path);
   return text +
          fmt::format("# Still to be said, since such files do not: {}.\n", fmt::join(paths, ", "));
+}
+
+/// What Trainer's defaults would have said, where nothing shows that the script is Trainer's.
+void note_script(Import& import) {
+  if (trainer_defaults(import) || uses_deepspeed(import) || import.result.unread.empty()) return;
+  import.result.notes.push_back(fmt::format(
+      "the arguments of {} show no Trainer, so none of its defaults is taken: write what "
+      "the arguments that were not read say into the recipe",
+      shown(import.script)));
 }
 
 std::string open_file(const std::string& path) {
@@ -261,6 +305,7 @@ Imported import_settings(const ImportOptions& given_options) {
   derive_ranks(import);
   resolve_auto(import);
   leave_out_what_is_off(import);
+  derive_tf32(import);
   judge_all(import);
   derive_launch(import);
   derive_parallel(import);
@@ -271,6 +316,7 @@ Imported import_settings(const ImportOptions& given_options) {
   derive_schedule(import);
   derive_run(import);
   derive_metrics(import);
+  note_script(import);
   hide_secrets(import);
   apply_choices(import);
   const std::string text = recipe_text(import);

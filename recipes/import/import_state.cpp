@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "recipes/import/python_value.h"
 #include "recipes/import/secrets.h"
 #include "recipes/schema/text.h"
 
@@ -18,7 +19,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::optional<double> as_number(const std::string& text) { return read_real(text).value; }
+std::optional<double> as_number(const std::string& text) { return python_real(text); }
 
 std::string key_of(Table table, std::string_view path) {
   return fmt::format("{} {}", static_cast<int>(table), path);
@@ -69,6 +70,17 @@ bool listed(const Node& node, std::string_view values) {
     values.remove_prefix(std::min(bar + 1, values.size()));
   }
   return false;
+}
+
+/// True or false as the reader of that file or command line has it.
+std::optional<bool> flag_of(const Given& given) {
+  std::string word = lower(given.node.text);
+  if (given.table == Table::trainer && given.place.line == 0) return python_flag(word);
+  if (given.table == Table::accelerate) {  // YAML 1.1
+    if (word == "yes" || word == "on") word = "true";
+    if (word == "no" || word == "off") word = "false";
+  }
+  return word == "true" || word == "false" ? std::optional(word == "true") : std::nullopt;
 }
 
 std::string joined_values(std::string_view values) {
@@ -136,7 +148,8 @@ bool Import::check_kind(Given& given) {
   const bool command = given.table != Table::deepspeed && given.table != Table::trainer &&
                        given.table != Table::accelerate;
   const auto refuse = [&] {
-    const bool variable = command && node.text.find('$') != std::string::npos;
+    const bool of_line = command || given.place.line == 0;
+    const bool variable = of_line && node.text.find('$') != std::string::npos;
     error(&given, fmt::format("{} is not {}", given.value, title(kind)),
           variable ? "no shell reads this line: write the variable's value" : "correct the value");
     return false;
@@ -159,15 +172,20 @@ bool Import::check_kind(Given& given) {
   }
   if (node.text == "auto") return true;  // resolve_auto() knows whether it may be
   if (kind == Kind::flag) {
-    const std::string word = lower(node.text);
-    if (word != "true" && word != "false") return refuse();
-    node.text = word;
+    const std::optional<bool> flag = flag_of(given);
+    if (!flag) return refuse();
+    node.text = *flag ? "true" : "false";
     return true;
   }
   const std::optional<double> value = as_number(node.text);
   if (!value) return refuse();
-  if (kind == Kind::number) return true;
+  if (kind == Kind::number) {
+    // The recipe's reader has a smaller grammar than Python.
+    if (!read_real(node.text).value) node.text = fmt::format("{}", *value);
+    return true;
+  }
   if (*value != std::floor(*value) || std::abs(*value) > 1e15) return refuse();
+  if (given.place.line == 0 && !python_whole(node.text)) return refuse();  // int() of a command
   node.text = fmt::format("{}", static_cast<long>(*value));
   return true;
 }
@@ -196,8 +214,7 @@ std::optional<long> Import::whole(Table table, std::string_view path) {
 std::optional<bool> Import::flag(Table table, std::string_view path) {
   const Given* given = find(table, path);
   if (given == nullptr) return std::nullopt;
-  const std::string word = lower(given->node.text);
-  return word == "true" || word == "1" || word == "yes";
+  return python_flag(given->node.text).value_or(false);
 }
 std::optional<std::string> Import::word(Table table, std::string_view path) {
   const Given* given = find(table, path);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -41,6 +42,7 @@ class Import {
   /// Looks up the rule, checks the type and takes the key in. Reports unknown keys.
   void take(Given given);
   [[nodiscard]] std::deque<Given>& keys() { return keys_; }
+  [[nodiscard]] const std::deque<Given>& keys() const { return keys_; }
   /// Null where the key is not given or does not count.
   [[nodiscard]] Given* find(Table table, std::string_view path);
   /// Whether any key of the table, or of its section `path`, counts.
@@ -70,12 +72,22 @@ class Import {
 
   /// Ranks of the job as far as the files say; 0: unknown.
   struct Ranks {
-    long total = 0, nodes = 0, per_node = 0;
+    long total = 0, nodes = 0;
+    long per_node = 0;  ///< the least of a host
   };
   Ranks ranks;
   BatchRequest batch;
   ScriptCommand inside;  ///< the launcher's command in the batch script, where it was read
   Imported result;
+
+  // What a command line says beside its keys.
+  std::string script;                          ///< that the launcher starts; empty: none
+  std::vector<std::string> configs;            ///< each --deepspeed and --deepspeed_config of it
+  bool torchrun = false;                       ///< the launcher is torchrun
+  std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES before `deepspeed`
+  long least_nodes = 0;                        ///< of an elastic job; 0: not elastic
+  std::vector<std::string> hosts;              ///< options of the launch that name hosts
+  bool first_slots = true;                     ///< each of those hosts gives its slots 0, 1, ...
 
  private:
   /// Reports a value of another kind; numbers and flags become plain ones.
@@ -106,12 +118,30 @@ void read_sbatch(Import& import, const std::string& path);
 [[nodiscard]] std::string command_of_script(Import& import);
 /// Gives what read_command took of it the script's name and line.
 void place_command(Import& import);
-/// Returns the ds_config.json that the script is given; empty: none.
-[[nodiscard]] std::string read_command(Import& import, const std::string& command);
+void read_command(Import& import, const std::string& command);
 
 /// Replaces "auto" as HfTrainerDeepSpeedConfig of Transformers does, and reports values of
-/// ds_config.json that differ from those of the trainer's file.
+/// ds_config.json, or of accelerate in its place, that differ from those of the trainer.
 void resolve_auto(Import& import);
+
+/// How accelerate starts the ranks, by the flags of its command line, else by its file.
+enum class Accelerate : std::uint8_t { none, one_process, ranks, deepspeed, fsdp };
+[[nodiscard]] Accelerate accelerate_mode(Import& import);
+/// Keys of accelerate that do not count in its mode, or that it refuses together.
+void settle_accelerate(Import& import);
+/// Reports values of its DeepSpeed section that differ from TrainingArguments, as Transformers
+/// does.
+void match_accelerate(Import& import);
+/// Ranks, and hosts where it starts them by `deepspeed`.
+void take_accelerate_ranks(Import& import);
+
+/// Hosts and ranks as the launcher of DeepSpeed finds them: its hostfile, --include or --exclude,
+/// --num_nodes and --num_gpus. They become words of `Import::hosts`.
+void take_deepspeed_ranks(Import& import);
+/// The same for `deepspeed --hostfile ... [--include ...|--exclude ...|--num_gpus N]` of
+/// accelerate.
+void take_deepspeed_hosts(Import& import, Given* hostfile, Given* include, Given* exclude,
+                          long num_gpus);
 
 // Keys that are read together become values of the recipe (derive*.cpp).
 void derive_ranks(Import& import);
@@ -123,6 +153,7 @@ void derive_launch(Import& import);  ///< --ranks, --nodes, ...
 void derive_parallel(Import& import);
 void derive_batch(Import& import);
 void derive_precision(Import& import);
+void derive_tf32(Import& import);  ///< before keys are judged: without effect beside 16 bits
 void derive_optimizer(Import& import);
 void derive_schedule(Import& import);
 void derive_memory(Import& import);
@@ -132,10 +163,15 @@ void derive_metrics(Import& import);
 /// The value of `path` in ds_config.json or, where it is not there, of `other`, a key of
 /// accelerate's file or command line. Two different values are reported.
 [[nodiscard]] Given* one_of_both(Import& import, std::string_view path, std::string_view other);
-/// Whether the training is Trainer's, with all its defaults.
+/// Whether any key of TrainingArguments is given.
 [[nodiscard]] bool uses_trainer(const Import& import);
+/// Whether the training is Trainer's, so that what is not said has Trainer's default. A script
+/// whose arguments have only names that any script may have shows no Trainer.
+[[nodiscard]] bool trainer_defaults(const Import& import);
+/// Sets a default of Trainer where the training is Trainer's.
+void set_trainer_default(Import& import, std::string_view key, std::string value);
 /// Whether DeepSpeed runs the training.
-[[nodiscard]] bool uses_deepspeed(const Import& import);
+[[nodiscard]] bool uses_deepspeed(Import& import);
 
 /// The recipe as text, each value with where it came from.
 [[nodiscard]] std::string recipe_text(const Import& import);

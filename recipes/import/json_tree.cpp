@@ -111,6 +111,7 @@ class PlaceScanner {
 }  // namespace
 
 Node read_json_tree(std::string_view text, const std::string& file) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark says nothing
   try {
     (void)parse_json(text, file, kLimits);
   } catch (const Error& error) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 
 namespace dstrain::importing {
@@ -23,7 +25,13 @@ class WordReader {
   void step(char c) {
     if (any_of(" \t\r\n", c)) {
       end_word();
+      over_ = over_ || (c == '\n' && !words_.empty());
       ++at_;
+    } else if (c == '#' && !open_) {
+      at_ = std::min(text_.find('\n', at_), text_.size());
+    } else if (over_) {
+      throw Error(ErrorKind::usage, "--command: a line break ends the command, and another follows",
+                  "give one command; a line that goes on ends with \\");
     } else if (c == '\'' || c == '"') {
       quoted(c);
     } else if (c == '\\') {
@@ -38,6 +46,7 @@ class WordReader {
   }
   void escape() {
     if (++at_ == text_.size()) return;
+    if (text_.substr(at_).starts_with("\r\n")) ++at_;  // a line of Windows that goes on
     if (text_[at_] != '\n') add(text_[at_]);
     ++at_;
   }
@@ -69,6 +78,7 @@ class WordReader {
   std::size_t at_ = 0;
   std::string word_;
   bool open_ = false;  ///< a word has begun, perhaps an empty one in quotes
+  bool over_ = false;  ///< a line break has ended the command
   std::vector<std::string> words_;
 };
 

@@ -61,8 +61,9 @@ bool is_whole(const std::string& text) {
          text != "-";
 }
 
-/// -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
-bool is_json_number(std::string_view text) {
+/// A number of YAML's core schema, but without leading zeros:
+/// [+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?
+bool is_yaml_number(std::string_view text) {
   std::size_t at = 0;
   const auto digits = [&] {
     const std::size_t from = at;
@@ -74,11 +75,12 @@ bool is_json_number(std::string_view text) {
     at += found ? 1 : 0;
     return found;
   };
-  take("-");
+  take("+-");
   const bool zero = at < text.size() && text[at] == '0';
   const std::size_t whole = digits();
-  if (whole == 0 || (zero && whole > 1)) return false;
-  if (take(".") && digits() == 0) return false;
+  if (zero && whole > 1) return false;
+  const std::size_t after = take(".") ? digits() : 0;
+  if (whole == 0 && after == 0) return false;
   if (take("eE")) {
     take("+-");
     if (digits() == 0) return false;
@@ -203,12 +205,12 @@ Number<double> read_real(const std::string& text) {
   if (is_not_finite(text)) {
     return {{}, fmt::format("'{}' is not a finite number", shown(text)), {}};
   }
-  if (!is_json_number(text)) {
-    const std::string decimal = text.starts_with('.') ? in_decimal("0" + text) : in_decimal(text);
-    return {{}, fmt::format("'{}' is not a number", shown(text)), write_as(decimal)};
+  if (!is_yaml_number(text)) {
+    return {{}, fmt::format("'{}' is not a number", shown(text)), write_as(in_decimal(text))};
   }
   double value = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{}) {
+  const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
+  if (std::from_chars(begin, text.data() + text.size(), value).ec != std::errc{}) {
     return {{}, fmt::format("{} is beyond the range of a double", shown(text)), {}};
   }
   return {value, {}, {}};

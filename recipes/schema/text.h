@@ -34,7 +34,7 @@ struct Number {
 };
 /// Decimal whole number: no leading zero, sign only '-', no underscore, no exponent.
 [[nodiscard]] Number<long> read_integer(const std::string& text);
-/// JSON number grammar; NaN, infinities and overflow are refused.
+/// YAML's numbers without leading zeros (".5", "0.", "+1"); NaN, infinities, overflow are refused.
 [[nodiscard]] Number<double> read_real(const std::string& text);
 
 }  // namespace dstrain

@@ -43,6 +43,18 @@ with tempfile.TemporaryDirectory() as scratch:
     refused(run("recipe", "import-deepspeed", folder / "missing.json"), "missing.json")
     (folder / "training_args.bin").write_bytes(b"PK\x03\x04 not really")
     refused(run("recipe", "import-deepspeed", "--trainer", folder / "training_args.bin"), "training_args.bin")
+    # What a script is given under names of its own is shown and stands in the recipe.
+    text = expect_success(run("recipe", "import-deepspeed", "--command", "torchrun --nproc_per_node 2 a.py --batch-size 32 --fp16 # --bf16", "-o", folder / "own.yaml"))
+    assert "not read: a.py --batch-size 32\n" in text and "show no Trainer" in text, text
+    assert "# Not read: a.py --batch-size 32\n" in (folder / "own.yaml").read_text()
+    (folder / "hosts").write_text("n1 slots=4\nn2 slots=4\nn3 slots=2\n")
+    for words, start in (("--num_nodes 2", f"--hostfile {folder}/hosts --ranks 8"), ("--num_gpus 2", "--hosts n1:2,n2:2,n3:2 --ranks 6")):
+        text = expect_success(run("recipe", "import-deepspeed", "--command", f"deepspeed --hostfile {folder}/hosts {words} a.py"))
+        assert f"start: dstrain launch recipe.yaml {start}\n" in text, text
+    # The start line of GPUs of this machine is one that launch takes.
+    text = expect_success(run("recipe", "import-deepspeed", "--command", "deepspeed --include localhost:0 a.py"))
+    assert "recipe.yaml --include localhost:0 --ranks 1\n" in text, text
+    expect_success(run("launch", made, "--include", "localhost:0", "--ranks", 1, "--dry-run"))
     page = run("recipe", "import-deepspeed", "--keys")
     assert page.stdout == (ROOT / "recipes/DEEPSPEED_KEYS.md").read_text(), "recipes/DEEPSPEED_KEYS.md is not up to date"
 

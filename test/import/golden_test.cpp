@@ -44,7 +44,7 @@ TEST_CASE("each case of an import gives the recipe and the report, or the messag
     if (entry.is_directory()) folders.push_back(entry.path());
   }
   std::ranges::sort(folders);
-  REQUIRE(folders.size() >= 12);
+  REQUIRE(folders.size() >= 14);
   for (const fs::path& folder : folders) {
     CAPTURE(folder.string());
     try {

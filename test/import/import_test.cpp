@@ -285,17 +285,19 @@ TEST_CASE("Trainer's values without DeepSpeed", "[import]") {
 
 TEST_CASE("a command line gives ranks, hosts, files and the script's arguments", "[import]") {
   ImportOptions options =
-      test::options_of({{"c.json", config("\"zero_optimization\": {\"stage\": 2}")}});
+      test::options_of({{"c.json", config("\"zero_optimization\": {\"stage\": 2}")},
+                        {"hosts", "n1 slots=4\nn2 slots=4\n"}});
   options.command =
-      "NCCL_DEBUG=INFO deepspeed --hostfile=hosts -i n1@n2:0,2 --num_nodes 2 --num_gpus 4 "
-      "--master_port 29501 train.py "
-      "--deepspeed c.json --per_device_train_batch_size 4 --bf16 --model_name_or_path m";
+      "NCCL_DEBUG=INFO deepspeed --hostfile=hosts -i n1@n2:0,2 --master_port 29501 train.py "
+      "--deepspeed c.json --per_device_train_batch_size 4 --learning_rate 1e-4 --bf16 "
+      "--model-name-or-path m";
   const Imported imported = importing::import_settings(options);
   const std::vector<std::string> words = {"--env",     "NCCL_DEBUG=INFO", "--hostfile", "hosts",
-                                          "--include", "n1@n2:0,2",       "--ranks",    "8"};
+                                          "--include", "n1@n2:0,2",       "--ranks",    "6"};
   CHECK(imported.launch == words);
-  CHECK(imported.unread == std::vector<std::string>{"train.py --model_name_or_path m"});
-  CHECK(holds(imported.recipe, "global: 32"));
+  CHECK(imported.unread == std::vector<std::string>{"train.py --model-name-or-path m"});
+  CHECK(holds(imported.recipe, "# Not read: train.py --model-name-or-path m\n"));
+  CHECK(holds(imported.recipe, "global: 24"));
   CHECK(holds(imported.recipe, "compute: bf16"));
   options = {};
   options.command =
@@ -364,7 +366,7 @@ TEST_CASE("accelerate's file says ranks, format and sharding", "[import]") {
   CHECK(recipe.memory.recompute == Recompute::blocks);
   CHECK(recipe.precision.compute == ComputeType::bf16);
   CHECK(recipe.batch.global == 64);
-  const std::string two = "deepspeed_config:\n  zero_stage: 3\n";
+  const std::string two = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n";
   CHECK(holds(
       said({{"accelerate.yaml", two}, {"ds.json", config(R"("zero_optimization": {"stage": 2})")}}),
       "3 here, but 2 in ds.json:1"));

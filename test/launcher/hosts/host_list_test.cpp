@@ -170,6 +170,10 @@ TEST_CASE("include keeps hosts and GPUs, exclude takes them away", "[launcher][h
   CHECK(filtered("a@b:1,2,3", "a@b:2") == Lines{"b 2 user me gpu 1 gpu 3"});
   CHECK(filtered("a@c", "c:5,6,7") == Lines{"a 2"});
   CHECK(filter_hosts(hosts, "b:0,2", "").front().gpus == 2);
+  const auto here = read("me slots=4\nb slots=2\n");
+  CHECK(lines_of(filter_hosts(here, "localhost:1,3@b", "")) ==
+        Lines{"me 2 here gpu 1 gpu 3", "b 2"});
+  CHECK(lines_of(filter_hosts(here, "", "127.0.0.1")) == Lines{"b 2"});
 }
 
 TEST_CASE("a text of any size costs little time", "[launcher][hosts]") {
