@@ -97,7 +97,7 @@ at::Tensor tokens_of_samples(std::int64_t samples, const RouterLosses& losses) {
 }
 
 /// 1 for each row that counts, else 0: [M].
-at::Tensor counted_rows(std::int64_t rows, const RouterLosses& losses) {
+at::Tensor rows_that_count(std::int64_t rows, const RouterLosses& losses) {
   if (!losses.lengths.defined()) return at::ones({rows});
   const std::int64_t first = samples_of(rows, losses).first_row;
   const at::Tensor& places = losses.parts.places;
@@ -114,7 +114,7 @@ at::Tensor sums_cpu(const at::Tensor& logits, const Routed& routed, const Router
   const at::Tensor chosen = at::zeros({rows, experts}).scatter_(1, routed.choices.to(at::kLong), 1);
   return at::zeros({2, samples_of(rows, losses).number, experts})
       .index_add_(1, sample_of_rows(rows, losses),
-                  at::stack({p, chosen}) * counted_rows(rows, losses).unsqueeze(1));
+                  at::stack({p, chosen}) * rows_that_count(rows, losses).unsqueeze(1));
 }
 
 at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
@@ -193,7 +193,7 @@ at::Tensor backward_cpu(const at::Tensor& logits, const Routed& routed, const at
     const at::Tensor tokens = tokens_of_samples(samples_of(rows, losses).number, losses)
                                   .clamp_min(1)
                                   .index_select(0, sample);
-    const at::Tensor per_token = (losses.seed * counted_rows(rows, losses) / tokens).unsqueeze(1);
+    const at::Tensor per_token = (losses.seed * rows_that_count(rows, losses) / tokens).unsqueeze(1);
     if (routed.share.defined()) {
       of_p = of_p + routed.share.index_select(0, sample) * per_token *
                         (losses.balance * static_cast<double>(experts));
