@@ -23,8 +23,8 @@ struct NamedDefaults {
 struct ImageModelConfig {
   const PublishedModel* published = nullptr;
   std::int64_t image_size = 0, channels = 0, classes = 0;
-  std::vector<std::string> class_names;  ///< one per class, or none
-  std::vector<std::string> notes;        ///< Model::notes
+  std::vector<std::string> class_names = {};  ///< one per class, or none
+  std::vector<std::string> notes = {};        ///< Model::notes
   BatchNormOptions norm;
   bool norm_args = false;  ///< timm makes the model with any constants of `norm`
   double dropout = 0, drop_path = 0;

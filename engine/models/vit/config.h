@@ -15,7 +15,7 @@ struct VitConfig : ModelSizes {
   double init_std = 0.02;
   double drop_path = 0;             ///< of the last layer's branches, growing from the first
   std::vector<std::string> labels;  ///< one name per class, or none
-  std::vector<std::string> notes;   ///< Model::notes
+  std::vector<std::string> notes = {};  ///< Model::notes
 
   [[nodiscard]] std::int64_t patches() const {
     return (image_size / patch_size) * (image_size / patch_size);
