@@ -111,7 +111,7 @@ def check(probe, name, folder, config, rank, alpha, target_modules, targets, ful
     base = random_model(config)
     base.save_pretrained(folder / "base")
     # PEFT copies each module; it keeps table and head of a tied model one where it is told to.
-    tied = config.tie_word_embeddings and not TABLES.isdisjoint(full)
+    tied = not TABLES.isdisjoint(full) and config.tie_word_embeddings
     theirs = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=target_modules,
                                              modules_to_save=(full + ["lm_head"] * tied) or None, ensure_weight_tying=tied)).eval()
     with torch.no_grad():  # B would start at zero, and A would get no gradient
