@@ -100,8 +100,7 @@ class AdapterFile final : public WeightSource {
     }
     refuse_unknown(misfits);
     misfits.throw_if_any(hint);
-    if (table_ != nullptr && table_->trainable)
-      require_one_table(json.value("ensure_weight_tying", nlohmann::json()) == true);
+    if (table_ != nullptr && table_->trainable) require_one_table();
   }
 
   void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
@@ -147,12 +146,11 @@ class AdapterFile final : public WeightSource {
   }
 
   /// PEFT trains a copy of each module: of a tied model that is a table and a head of their own,
-  /// and one that it does not train is the base's. `tied`: PEFT keeps them one.
-  void require_one_table(bool tied) const {
+  /// and one that it does not train is the base's. Where it keeps them one, both are in the file.
+  void require_one_table() const {
     const Piece& part = table_->parts.front();
     const std::string& found = places_.at(part.name);
     const bool has_head = file_.entries().contains(kHeadInFile);
-    if (tied && (found == kHeadInFile || !has_head)) return;
     const bool both = has_head && found != kHeadInFile;
     if (both && file_.entries().at(kHeadInFile).shape != part.shape) refuse_two_tables(found, "");
     std::vector<float> values, others;
