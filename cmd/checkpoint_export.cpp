@@ -34,7 +34,7 @@ struct ExportArguments {
   std::string source;
   std::string output;
   std::string dtype = "f32";
-  std::string names = "torchvision";
+  std::string names;
   bool merge = false;
   bool ema = false;
 };
@@ -54,7 +54,7 @@ std::filesystem::path checkpoint_of(const std::string& source) {
 
 /// The run's model; a head that is in the checkpoint says the number of classes.
 Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
-  ModelInputs inputs{.sequence = recipe.data.sequence};
+  ModelInputs inputs{.sequence = recipe.data.sequence, .class_names = reader.state().class_names};
   const std::string bias = std::string(find_family(recipe.model).classifier) + ".bias";
   for (const Piece& tensor : reader.tensors()) {
     if (tensor.name == bias) inputs.classes = static_cast<int>(tensor.numel());
@@ -132,6 +132,19 @@ void write_companions(const Recipe& recipe, const Model& model, const std::strin
   if (path_kind(weights) == PathKind::folder) copy_generation_file(weights, output);
 }
 
+/// "timm" or "torchvision": as asked for, else as in the folder that the run began from.
+std::string names_of(const ExportArguments& options, const Recipe& recipe, const Model& model) {
+  if (!options.names.empty()) return options.names;
+  const std::string& weights = recipe.model.weights;
+  if (model.family->timm_tensor == nullptr || weights.empty()) return "torchvision";
+  if (path_kind(weights) != PathKind::folder) {
+    print_error("note: {} is not there, the names of tensors are torchvision's (--names)\n",
+                weights);
+    return "torchvision";
+  }
+  return has_timm_names(weights, model) ? "timm" : "torchvision";
+}
+
 int export_checkpoint(const ExportArguments& options) {
   const std::filesystem::path path = checkpoint_of(options.source);
   const auto reader = CheckpointReader::open(path, /*verify=*/true);
@@ -150,14 +163,16 @@ int export_checkpoint(const ExportArguments& options) {
   Weights weights(*reader, path, recipe, model, options.ema);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
-  const auto timm = options.names == "timm" ? model.family->timm_tensor : nullptr;
+  const std::string names = names_of(options, recipe, model);
+  const auto timm = names == "timm" ? model.family->timm_tensor : nullptr;
   if (adapted && !options.merge) {
     export_adapter(options.output, model, recipe.lora, read,
                    {.base = recipe.model.weights, .dtype = dtype});
   } else if (adapted) {
-    const Model plain = make_model(
-        recipe.model,
-        {.classes = model.classes, .sequence = recipe.data.sequence, .experts = recipe.experts});
+    const Model plain = make_model(recipe.model, {.classes = model.classes,
+                                                  .sequence = recipe.data.sequence,
+                                                  .experts = recipe.experts,
+                                                  .class_names = model.class_names});
     export_weights(options.output, plain, merged(model, recipe.lora, read), {.dtype = dtype});
   } else {
     export_weights(options.output, model, read, {.dtype = dtype, .tensor = timm});
@@ -165,11 +180,10 @@ int export_checkpoint(const ExportArguments& options) {
   write_companions(recipe, model, options.output);
   print_text("{}: step {}, {}{}\n", options.output, reader->state().step,
              options.ema ? "average over the steps, " : "",
-             adapted && !options.merge ? "adapter in PEFT's layout"
-             : adapted                 ? "base and adapter merged in the Hugging Face layout"
-             : model.family->recipe().by_name
-                 ? fmt::format("weights under the names of {}", options.names)
-                 : "weights in the Hugging Face layout");
+             adapted && !options.merge        ? "adapter in PEFT's layout"
+             : adapted                        ? "base and adapter merged in the Hugging Face layout"
+             : model.family->recipe().by_name ? fmt::format("weights under the names of {}", names)
+                                              : "weights in the Hugging Face layout");
   if (adapted && !options.merge && recipe.model.weights.empty()) {
     print_text("its base is in no folder ({}); --merge writes both together\n",
                reader->state().base);
@@ -193,9 +207,11 @@ Command add_checkpoint_export(CLI::App& root) {
   app->add_option("output", options->output, "Folder to write; made if missing.")->required();
   app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  app->add_option("--names", options->names,
-                  "Of a convolutional model: whose names the tensors get, torchvision (default) or "
-                  "timm, which opens the folder as local-dir:FOLDER.")
+  app->add_option(
+         "--names", options->names,
+         "Of a convolutional model: whose names the tensors get, torchvision or timm, which "
+         "opens the folder as local-dir:FOLDER. Default: as in model.weights, else "
+         "torchvision.")
       ->check(CLI::IsMember({"torchvision", "timm"}));
   app->add_flag("--merge", options->merge,
                 "Of a run with adapters: the whole model, with the adapters added to its weights.");

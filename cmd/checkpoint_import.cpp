@@ -51,11 +51,7 @@ class Wanted {
   Wanted(const Recipe& recipe, Model& model) : recipe_(recipe), model_(model) {
     const OptimizerRow& row = optimizer_row(recipe.optimizer.name);
     const OptimizerRow& others = row.others ? optimizer_row(*row.others) : row;
-    bool has_head = false;
-    for (const Parameter* parameter : all_parameters(model_)) {
-      for (const Piece& part : parameter->parts)
-        has_head = has_head || part.name == kLanguageHeadWeight;
-    }
+    const Parameter* tied = tied_table(model_);
     for (const Parameter* parameter : all_parameters(model_)) {
       for (const Piece& part : parameter->parts) {
         WantedTensor tensor{.name = part.name,
@@ -63,8 +59,7 @@ class Wanted {
                             .file_names = model.family->file_names(part.name),
                             .trained = parameter->trainable,
                             .decay = parameter->decay};
-        if (!has_head && part.name == model.family->embedding)
-          tensor.ties.emplace_back(kLanguageHeadWeight);
+        if (parameter == tied) tensor.ties.emplace_back(kLanguageHeadWeight);
         if (parameter->trainable)
           tensor.moments = texts((parameter->hidden_matrix ? row : others).moments);
         if (!parameter->trainable) {

@@ -33,6 +33,7 @@ Command add_trace_diff(CLI::App& root);
 // In the engine library.
 Command add_engine(CLI::App& root);
 Command add_plan(CLI::App& root);
+Command add_recipe_fits(CLI::App& root);
 Command add_measure(CLI::App& root);
 Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);

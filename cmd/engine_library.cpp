@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/module.h"
 
 namespace dstrain {
@@ -29,6 +30,8 @@ void choose_segments() {
 
 }  // namespace
 
+bool has_engine_library() { return path_exists(engine_library_path()); }
+
 int run_engine_library(int argc, char** argv) {
   choose_waiting();
   choose_segments();
@@ -46,6 +49,17 @@ int run_engine_library(int argc, char** argv) {
   const auto entry = reinterpret_cast<Entry>(::dlsym(handle, "dstrain_engine_main"));
   DSTRAIN_CHECK(entry != nullptr, library.string() + " lacks dstrain_engine_main");
   return entry(argc, argv);
+}
+
+bool recipe_fits(const std::string& recipe, const std::vector<std::string>& overrides, int ranks) {
+  if (!has_engine_library()) return true;
+  std::vector<std::string> words = {"dstrain", "fits", recipe};
+  if (ranks > 0) words.insert(words.end(), {"--ranks", fmt::to_string(ranks)});
+  for (const std::string& override : overrides) words.insert(words.end(), {"--set", override});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  return run_engine_library(static_cast<int>(words.size()), arguments.data()) == 0;
 }
 
 }  // namespace dstrain

@@ -1,10 +1,22 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace dstrain {
 
 /// Loads libdstrain_engine.so from beside the executable (build tree) or ../lib (installed) and
 /// runs one of its commands. Error{internal} says where it was looked for and which library is
 /// missing.
 int run_engine_library(int argc, char** argv);
+
+/// Whether it is there; a build of the launcher alone has none.
+[[nodiscard]] bool has_engine_library();
+
+/// What only models know, asked of the library: whether they have all that config.json asks for,
+/// and axes divide them; `ranks` 0: the fewest that the recipe's axes need. False where it has said
+/// on stderr what does not fit, true also without the library.
+[[nodiscard]] bool recipe_fits(const std::string& recipe, const std::vector<std::string>& overrides,
+                               int ranks = 0);
 
 }  // namespace dstrain

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "cmd/auto_layout.h"
+#include "cmd/engine_library.h"
 #include "cmd/host_options.h"
 #include "cmd/merge_run_traces.h"
 #include "cmd/overrides.h"
@@ -69,7 +70,9 @@ int launch_job(const JobOptions& options) {
   launcher::LaunchOptions launch = options.launch;
   launch.recipe_name = loaded.name;
   launch.recipe_variables = loaded.variables;
+  int ranks = 0;
   launch.files = [&](int world_size) {
+    ranks = world_size;
     if (!options.search) return launcher::recipe_files(loaded, world_size);
     return launcher::recipe_files(with_auto_layout(options.recipe, options.overrides, world_size),
                                   world_size);
@@ -84,7 +87,12 @@ int launch_job(const JobOptions& options) {
   // Without trace.steps, too: a running job can be asked for a trace.
   if (const TraceConfig& trace = loaded.recipe.trace; trace.merge)
     launch.finished = [trace](const std::filesystem::path& run) { merge_run_traces(trace, run); };
-  return launcher::launch(launch, output.sink(), interrupts);
+  const int code = launcher::launch(launch, output.sink(), interrupts);
+  // The ranks of a job say so themselves; a search finds what fits.
+  const bool asks = launch.dry_run && !options.search && code == 0 && ranks > 0;
+  if (asks && !recipe_fits(options.recipe, options.overrides, ranks))
+    return exit_code(ErrorKind::usage);
+  return code;
 }
 
 }  // namespace dstrain

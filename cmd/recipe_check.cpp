@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/engine_library.h"
 #include "cmd/overrides.h"
 #include "engine/base/output.h"
 #include "engine/base/words.h"
@@ -23,6 +24,7 @@ bool check_one(const std::string& file, const std::vector<std::string>& override
   try {
     const LoadedRecipe loaded = load_recipe(file, overrides);
     for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
+    if (!recipe_fits(file, overrides)) return false;
     print_text("{}: ok{}\n", file,
                loaded.warnings.empty() ? ""
                                        : fmt::format(", {} warning{}", loaded.warnings.size(),
@@ -39,6 +41,8 @@ int check_recipes(const CheckOptions& options) {
   for (const std::string& file : options.recipes) {
     if (!check_one(file, options.overrides)) ++num_failed;
   }
+  if (!has_engine_library())
+    print_error("note: without the engine library nobody has looked whether models fit\n");
   if (num_failed > 0 && options.recipes.size() > 1) {
     print_error("{} of {} recipes have mistakes\n", num_failed, options.recipes.size());
   }
@@ -52,6 +56,8 @@ Command add_recipe_check(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "check",
       "Read recipes and list every mistake with its place and how to fix it; start nothing.\n"
+      "Of a recipe without mistakes, whether its axes divide the model, and whether dstrain has\n"
+      "what the config.json of model.weights asks for.\n"
       "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
       "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
   app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();

@@ -25,15 +25,43 @@ Machine plan_machine(const MachineOptions& options, bool on_cpu) {
   return machine;
 }
 
-RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
-  const Recipe recipe = phase_recipe(loaded.recipe, phase);
+namespace {
+
+struct PlannedStep {
+  Recipe recipe;
+  ModelCost cost;
+  Strategy strategy;
+};
+
+/// Of one phase.
+PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine, int phase) {
+  Recipe recipe = phase_recipe(whole, phase);
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
   const Splits splits = splits_of(recipe.parallel, mesh, 0);
-  if (phase == 0) check_planned_phases(loaded.recipe, splits);
+  if (phase == 0) check_planned_phases(whole, splits);
   ModelCost cost = planned_model(recipe, splits).cost;
   Strategy strategy = make_strategy(recipe, cost, ranks, machine);
+  return {.recipe = std::move(recipe), .cost = std::move(cost), .strategy = std::move(strategy)};
+}
+
+}  // namespace
+
+RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
+  auto [recipe, cost, strategy] = planned_step(loaded.recipe, ranks, machine, phase);
   PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};
+}
+
+void require_fit(LoadedRecipe loaded, int ranks) {
+  Recipe& recipe = loaded.recipe;
+  recipe.data.path.clear();
+  recipe = with_known_sizes(std::move(recipe));
+  constexpr int kAnyClasses = 1000;  // the data may say how many
+  if (recipe.model.classes == 0 && recipe.model.weights.empty())
+    recipe.model.classes = is_language_model(recipe.model) ? 0 : kAnyClasses;
+  const Machine machine = recipe.parallel.backend == Backend::gloo ? cpu() : h200();
+  for (int phase = 0; phase < num_phases(recipe); ++phase)
+    (void)planned_step(recipe, ranks, machine, phase);
 }
 
 }  // namespace dstrain

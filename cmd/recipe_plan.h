@@ -27,4 +27,9 @@ struct RecipePlan {
 [[nodiscard]] RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine,
                                      int phase = 0);
 
+/// Error{usage} or Error{data} where a rank of such a job would end with it before its first step:
+/// a config.json that asks for what dstrain does not do, or axes that do not divide the model.
+/// Nothing is read of the data.
+void require_fit(LoadedRecipe loaded, int ranks);
+
 }  // namespace dstrain

@@ -28,6 +28,7 @@ struct CheckpointState {
   int world_size = 1;                ///< of the run that saved
   std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
+  std::vector<std::string> class_names = {};  ///< Model::class_names
   std::string origin = {};  ///< the program and layout that it was imported from; or empty
 };
 

@@ -148,6 +148,12 @@ class Parser {
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
     if (json.contains("base")) state.base = text(json, "base");
     if (json.contains("origin")) state.origin = text(json, "origin");
+    if (json.contains("class_names")) {
+      for (const Json& name : array(json, "class_names")) {
+        if (!name.is_string()) fail("'class_names' holds what is not a string");
+        state.class_names.push_back(name.get<std::string>());
+      }
+    }
     state.recipe = text(json, "recipe");
     return state;
   }
@@ -338,6 +344,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
   if (!s.base.empty()) state["base"] = s.base;
   if (!s.origin.empty()) state["origin"] = s.origin;
+  if (!s.class_names.empty()) state["class_names"] = s.class_names;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
                   kVersion, json_text(state));

@@ -35,7 +35,19 @@ std::optional<double> number_of(const PickleValue* value) {
 
 }  // namespace
 
-TorchFile open_torch(const fs::path& path) { return std::make_shared<const TorchZip>(path); }
+TorchFile open_torch(const fs::path& path) {
+  auto file = std::make_shared<const TorchZip>(path);
+  const std::string& written_as = file->archive();
+  constexpr const char* kStream = "archive";  // the name of what went through a stream
+  if (written_as.empty() || written_as == path.stem() || written_as == kStream) return file;
+  const fs::path other = path.parent_path() / (written_as + path.extension().string());
+  if (!path_exists(other)) return file;
+  throw Error(ErrorKind::data,
+              fmt::format("{} was written as {} and renamed, or copied over: torch.save calls its "
+                          "archive '{}'",
+                          path.string(), other.filename().string(), shown(written_as)),
+              "files of the folder changed places; copy the folder again");
+}
 
 const PickleValue* optional_member(const PickleValue& value, std::string_view key) {
   const PickleValue* found = value.find(key);
@@ -234,6 +246,16 @@ void read_loss_scale(const PickleValue& state, ForeignCheckpoint& into) {
   const PickleValue *now = holder.find("cur_iter"), *last = holder.find("last_overflow_iter");
   if (now != nullptr && last != nullptr && now->is(Kind::integer) && last->is(Kind::integer))
     into.good_steps = std::max<std::int64_t>(0, now->integer - last->integer - 1);
+}
+
+void read_scaler(const fs::path& path, ForeignCheckpoint& into) {
+  if (!path_exists(path)) return;
+  const TorchFile file = open_torch(path);
+  const PickleValue* scale = optional_member(file->root(), "scale");
+  const PickleValue* good = optional_member(file->root(), "_growth_tracker");
+  if (scale != nullptr && scale->is(Kind::real) && scale->real > 0) into.loss_scale = scale->real;
+  if (good != nullptr && good->is(Kind::integer) && good->integer >= 0)
+    into.good_steps = good->integer;
 }
 
 std::optional<std::int64_t> trainer_step(const fs::path& folder) {

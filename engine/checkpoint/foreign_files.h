@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 /// What the openers of layouts share: values of pickles that must be there and of one kind.
 
 using TorchFile = std::shared_ptr<const TorchZip>;
+/// Error{data} also where the file holds what was written as another one of its folder: torch.save
+/// puts the file's name into it.
 [[nodiscard]] TorchFile open_torch(const std::filesystem::path& path);
 
 /// Follows keys of dicts; Error{data} names the file and the key that is not there.
@@ -30,7 +32,7 @@ using TorchFile = std::shared_ptr<const TorchZip>;
 [[nodiscard]] std::int64_t integer_member(const fs::path& file, const PickleValue& value,
                                           std::string_view key);
 /// A number, or a tensor of one.
-[[nodiscard]] std::int64_t count_of(const fs::path& file, const PickleValue& value,
+[[nodiscard]] std::int64_t count_of(const TorchFile& file, const PickleValue& value,
                                     const std::string& what);
 [[nodiscard]] ForeignTensor tensor_of(const TorchFile& file, const PickleValue& value,
                                       const std::string& what);
@@ -87,6 +89,8 @@ struct OrderedShape {
 void read_deepspeed_facts(const TorchFile& model, ForeignCheckpoint& into);
 /// Loss scale and its steps, from an optimizer's state or its scaler.
 void read_loss_scale(const PickleValue& state, ForeignCheckpoint& into);
+/// The same from a file with the state of torch.amp.GradScaler, if it is there.
+void read_scaler(const fs::path& path, ForeignCheckpoint& into);
 /// Steps done by the trainer_state.json of `folder`; nullopt without that file, or without a count
 /// in it.
 [[nodiscard]] std::optional<std::int64_t> trainer_step(const std::filesystem::path& folder);

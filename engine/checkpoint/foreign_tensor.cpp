@@ -58,6 +58,15 @@ void ForeignTensor::add(Range range, const ForeignTensor& tensor, std::int64_t b
   }
 }
 
+void ForeignTensor::add_box(const ForeignBox& box, const ForeignTensor& tensor) {
+  DSTRAIN_CHECK(tensor.parts_.size() == 1 && tensor.numel() == box.numel(),
+                "a box of another tensor");
+  Part own = tensor.parts_.front();
+  own.range = box.extent();
+  if (own.range.size() != box.numel()) own.box = box;
+  parts_.push_back(std::move(own));
+}
+
 void ForeignTensor::settle(const std::string& name) {
   std::ranges::sort(parts_, {}, [](const Part& part) { return part.range.begin; });
   std::int64_t next = 0;
@@ -76,39 +85,60 @@ void ForeignTensor::settle(const std::string& name) {
   }
 }
 
+Range ForeignTensor::Part::own(Range wanted) const {
+  if (box) return {box->below(wanted.begin), box->below(wanted.end)};
+  const Range met = intersect(range, wanted);
+  if (met.empty()) return {};
+  return {begin + met.begin - range.begin, begin + met.end - range.begin};
+}
+
+void ForeignTensor::Part::read(std::int64_t from, std::span<float> out) const {
+  if (tensor != nullptr) {
+    read_tensor(*zip, *tensor, from, out);
+  } else {
+    weights->read(name, from, out);
+  }
+}
+
 void ForeignTensor::read(std::int64_t begin, std::span<float> out) const {
   const Range wanted{begin, begin + static_cast<std::int64_t>(out.size())};
-  auto part =
-      std::ranges::upper_bound(parts_, begin, {}, [](const Part& p) { return p.range.begin; });
-  if (part != parts_.begin()) --part;
-  for (; part != parts_.end() && part->range.begin < wanted.end; ++part) {
-    const Range met = intersect(part->range, wanted);
-    if (met.empty()) continue;
-    const std::int64_t from = part->begin + met.begin - part->range.begin;
-    const auto to = out.subspan(to_index(met.begin - begin), to_index(met.size()));
-    if (part->tensor != nullptr) {
-      read_tensor(*part->zip, *part->tensor, from, to);
-    } else {
-      part->weights->read(part->name, from, to);
+  std::vector<float> values;
+  for (const Part& part : parts_) {
+    if (intersect(part.range, wanted).empty()) continue;
+    const Range own = part.own(wanted);
+    if (own.empty()) continue;
+    if (!part.box) {
+      const std::int64_t to = part.range.begin + own.begin - part.begin - begin;
+      part.read(own.begin, out.subspan(to_index(to), to_index(own.size())));
+      continue;
+    }
+    values.resize(to_index(own.size()));
+    part.read(own.begin, values);
+    for (std::int64_t at = own.begin; at < own.end;) {
+      const std::int64_t count = std::min(part.box->run(at), own.end - at);
+      std::copy_n(values.begin() + (at - own.begin), count,
+                  out.begin() + (part.box->place(at) - begin));
+      at += count;
     }
   }
 }
 
 void ForeignTensor::will_read(Range range) const {
   for (const Part& part : parts_) {
-    const Range met = intersect(part.range, range);
-    if (met.empty() || part.tensor == nullptr) continue;
+    if (intersect(part.range, range).empty() || part.tensor == nullptr) continue;
+    const Range own = part.own(range);
+    if (own.empty()) continue;
     const auto width = static_cast<std::uint64_t>(dtype_width(part.tensor->dtype));
     const auto place = part.zip->storage(*part.tensor->storage);
-    const std::int64_t first = part.tensor->offset + part.begin + met.begin - part.range.begin;
-    part.zip->file()->will_read(place.offset + static_cast<std::uint64_t>(first) * width,
-                                static_cast<std::uint64_t>(met.size()) * width);
+    part.zip->file()->will_read(
+        place.offset + static_cast<std::uint64_t>(part.tensor->offset + own.begin) * width,
+        static_cast<std::uint64_t>(own.size()) * width);
   }
 }
 
 std::string ForeignTensor::file_of(std::int64_t element) const {
   for (const Part& part : parts_) {
-    if (element < part.range.begin || element >= part.range.end) continue;
+    if (part.own({element, element + 1}).empty()) continue;
     return part.tensor != nullptr ? part.zip->path().string() : part.weights->path().string();
   }
   return "no file";

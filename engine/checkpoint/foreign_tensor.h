@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/foreign_box.h"
 #include "engine/mesh/shard.h"
 #include "engine/weights/torch_zip.h"
 #include "engine/weights/weight_file.h"
@@ -29,6 +31,9 @@ class ForeignTensor {
   [[nodiscard]] std::string dtype() const { return parts_.empty() ? "" : parts_.front().dtype(); }
   /// Elements `range` are those of `tensor` from `begin` on. Error{data} where it has fewer.
   void add(Range range, const ForeignTensor& tensor, std::int64_t begin);
+  /// The elements of `box` are those of `tensor`, a whole one of a file, in their order. Boxes that
+  /// hold each element once (cover_problem) take no settle().
+  void add_box(const ForeignBox& box, const ForeignTensor& tensor);
   /// Sorts the parts; Error{data} naming `name` and an element where they do not hold each element
   /// once.
   void settle(const std::string& name);
@@ -49,8 +54,13 @@ class ForeignTensor {
     const PickleTensor* tensor = nullptr;            ///< in `zip`
     std::shared_ptr<const WeightFile> weights = {};  ///< of another file of weights
     std::string name = {};                           ///< in `weights`
+    std::optional<ForeignBox> box = {};  ///< its elements, spread over `range`; else all of it
 
     [[nodiscard]] const std::string& dtype() const;
+    /// Elements [begin, begin + out.size()) of the file's tensor.
+    void read(std::int64_t begin, std::span<float> out) const;
+    /// Those of the part that lie in `wanted`, counted in the file's tensor.
+    [[nodiscard]] Range own(Range wanted) const;
   };
   std::vector<std::int64_t> shape_;
   std::vector<Part> parts_;

@@ -35,8 +35,8 @@ class DcpFolder {
   explicit DcpFolder(const fs::path& folder)
       : folder_(folder),
         path_(folder / ".metadata"),
-        program_(read_file(path_, kMostMetadata)),
-        pickle_(std::as_bytes(std::span(program_)), path_.string()) {
+        file_(path_),
+        pickle_(program(), path_.string()) {
     const PickleValue& root = pickle_.root();
     if (!root.is_opaque(kMetadata)) fail("it is no metadata of torch.distributed.checkpoint");
     const PickleValue& storage = member(path_, root, "storage_data");
@@ -76,6 +76,13 @@ class DcpFolder {
   }
 
  private:
+  /// Mapped, so that what is no pickle is refused by its first bytes.
+  [[nodiscard]] std::span<const std::byte> program() const {
+    if (file_.bytes().size() > kMostMetadata)
+      fail(fmt::format("{} bytes, more than {}", file_.bytes().size(), kMostMetadata));
+    return file_.bytes();
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorKind::data, fmt::format("{}: {}", path_.string(), what),
                 "the checkpoint is damaged; copy its folder again");
@@ -123,7 +130,10 @@ class DcpFolder {
 
   ForeignTensor tensor_at(const std::string& name, const std::vector<std::int64_t>& shape,
                           const PickleValue& chunks) {
+    constexpr std::size_t kMostDims = 64;  // of torch
+    if (shape.size() > kMostDims) fail(fmt::format("'{}' has {} dims", shown(name), shape.size()));
     ForeignTensor tensor(shape);
+    std::vector<ForeignBox> boxes;
     for (const PickleValue* chunk : chunks.items) {
       const auto offsets = shape_of(path_, member(path_, *chunk, "offsets"), name);
       const auto sizes = shape_of(path_, member(path_, *chunk, "sizes"), name);
@@ -137,29 +147,12 @@ class DcpFolder {
       if (part.numel() != num_elements(sizes))
         fail(fmt::format("a chunk of '{}' has {} elements, {} holds {}", shown(name),
                          num_elements(sizes), file->path().string(), part.numel()));
-      add_box(tensor, shape, offsets, sizes, part);
+      boxes.emplace_back(shape, offsets, sizes);
+      tensor.add_box(boxes.back(), part);
     }
-    tensor.settle(name);
+    if (const std::string problem = cover_problem(shape, boxes); !problem.empty())
+      fail(fmt::format("'{}': {}", shown(name), problem));
     return tensor;
-  }
-
-  /// Adds the runs of a box that follow one another in the whole tensor, too.
-  static void add_box(ForeignTensor& to, const std::vector<std::int64_t>& shape,
-                      const std::vector<std::int64_t>& offsets,
-                      const std::vector<std::int64_t>& sizes, const ForeignTensor& part) {
-    std::size_t whole = shape.size();  // dims from here on are whole
-    while (whole > 0 && sizes[whole - 1] == shape[whole - 1]) --whole;
-    std::int64_t run = 1;
-    for (std::size_t d = whole == 0 ? 0 : whole - 1; d < shape.size(); ++d) run *= sizes[d];
-    for (std::int64_t begin = 0; begin < part.numel(); begin += run) {
-      std::int64_t rest = begin, at = 0, stride = 1;
-      for (std::size_t d = shape.size(); d-- > 0;) {
-        at += (offsets[d] + rest % sizes[d]) * stride;
-        rest /= sizes[d];
-        stride *= shape[d];
-      }
-      to.add({at, at + run}, part, begin);
-    }
   }
 
   /// "optimizer.state.NAME.exp_avg" as name and state; nothing for another tensor.
@@ -214,7 +207,7 @@ class DcpFolder {
   }
 
   fs::path folder_, path_;
-  std::string program_;
+  MappedFile file_;
   Pickle pickle_;
   std::map<std::string, StoredItem> items_;  ///< by name and offset
   std::map<std::string, const PickleValue*> keys_;
@@ -240,6 +233,7 @@ ForeignCheckpoint open_dcp(const fs::path& folder, const ForeignHints& hints) {
     }
     DcpFolder(folder / "optimizer_0").read(found, steps);
   }
+  read_scaler(folder / "scaler.pt", found);
   found.has_moments = !found.moments.empty();
   found.optimizer_steps = steps.value().value_or(0);
   found.step = found.optimizer_steps;
@@ -254,6 +248,7 @@ ForeignCheckpoint open_fsdp_full(const fs::path& folder, const ForeignHints& hin
   const TorchFile model = open_torch(folder / "pytorch_model_fsdp.bin");
   found.weights = tensors_of(model, model->root());
   const fs::path path = folder / "optimizer.bin";
+  read_scaler(folder / "scaler.pt", found);
   found.has_moments = path_exists(path);
   if (!found.has_moments || hints.moments == ForeignHints::Moments::none) return found;
   const TorchFile optimizer = open_torch(path);

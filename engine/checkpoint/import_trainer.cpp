@@ -95,17 +95,6 @@ void read_optimizer(const fs::path& path, const ForeignHints& hints, ForeignChec
   into.optimizer_steps = steps.value().value_or(into.step);
 }
 
-/// The state of torch.amp.GradScaler.
-void read_scaler(const fs::path& path, ForeignCheckpoint& into) {
-  if (!path_exists(path)) return;
-  const TorchFile file = open_torch(path);
-  const PickleValue* scale = optional_member(file->root(), "scale");
-  const PickleValue* good = optional_member(file->root(), "_growth_tracker");
-  if (scale != nullptr && scale->is(Kind::real) && scale->real > 0) into.loss_scale = scale->real;
-  if (good != nullptr && good->is(Kind::integer) && good->integer >= 0)
-    into.good_steps = good->integer;
-}
-
 }  // namespace
 
 ForeignCheckpoint open_trainer(const fs::path& folder, const ForeignHints& hints) {
@@ -139,10 +128,10 @@ ForeignCheckpoint open_trainer(const fs::path& folder, const ForeignHints& hints
         ErrorKind::data, fmt::format("{} is missing", state.string()),
         "copy the whole folder checkpoint-N, or take the weights alone with --weights-only");
   found.layout = fmt::format("trainer of transformers {}", known_version(folder));
+  read_scaler(folder / "scaler.pt", found);
   if (hints.moments == ForeignHints::Moments::named) return found;
   read_optimizer(optimizer, hints, found);
   found.skipped_steps = std::max<std::int64_t>(0, found.step - found.optimizer_steps);
-  read_scaler(folder / "scaler.pt", found);
   found.notes.emplace_back(
       "schedule, random states and the place in the data are not taken from the trainer; the "
       "recipe says what follows");

@@ -417,6 +417,9 @@ void open_stage_0(const ZeroFiles& files, const ForeignHints& hints, ForeignChec
   const PickleValue& module = member_of(path, model->root(), "module", Kind::dict);
   const PickleValue* optimizer = optional_member(model->root(), "optimizer");
   const std::vector<OrderedShape> order = trained_in_order(model, module, hints, into);
+  const PickleValue* masters =
+      optimizer == nullptr ? nullptr : optional_member(*optimizer, "fp32_groups");
+  if (masters != nullptr) read_loss_scale(*optimizer, into);
   if (hints.moments != ForeignHints::Moments::all) {
     into.has_moments = optimizer != nullptr;
     into.weights = tensors_of(model, module);
@@ -429,7 +432,6 @@ void open_stage_0(const ZeroFiles& files, const ForeignHints& hints, ForeignChec
         "copy the files of all ranks into one folder, or take the weights alone with "
         "--weights-only");
   }
-  const PickleValue* masters = optional_member(*optimizer, "fp32_groups");
   const PickleValue& base = masters != nullptr
                                 ? member_of(path, *optimizer, "optimizer_state_dict", Kind::dict)
                                 : *optimizer;
@@ -478,7 +480,6 @@ void open_stage_0(const ZeroFiles& files, const ForeignHints& hints, ForeignChec
     }
   }
   if (masters != nullptr) {
-    read_loss_scale(*optimizer, into);
     // Its first update is one of zero gradients, before the first step.
     into.extra_updates = 1;
     read_module(model, into);

@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 
 namespace dstrain::formats {
@@ -18,7 +21,8 @@ class Cifar final : public ImageDataset {
  public:
   Cifar(const std::filesystem::path& folder, int classes, const std::vector<std::string>& names,
         std::int64_t records_per_file)
-      : classes_(classes),
+      : folder_(folder),
+        classes_(classes),
         label_bytes_(classes == 100 ? 2 : 1),
         records_per_file_(records_per_file) {
     const auto expected = static_cast<std::size_t>(records_per_file * record_bytes());
@@ -41,6 +45,20 @@ class Cifar final : public ImageDataset {
     return records_per_file_ * static_cast<std::int64_t>(files_.size());
   }
   [[nodiscard]] int classes() const override { return classes_; }
+  /// Of the list in the archive, a line for each.
+  [[nodiscard]] std::vector<std::string> class_names() const override {
+    const std::filesystem::path list =
+        folder_ / (classes_ == 100 ? "fine_label_names.txt" : "batches.meta.txt");
+    if (!path_exists(list)) return {};
+    std::vector<std::string> names;
+    std::istringstream lines(read_file(list, 1 << 16));
+    for (std::string line; std::getline(lines, line);) {
+      while (line.ends_with('\r') || line.ends_with(' ')) line.pop_back();
+      if (!line.empty()) names.push_back(line);
+    }
+    if (std::cmp_not_equal(names.size(), classes_)) names.clear();
+    return names;
+  }
   [[nodiscard]] ImageShape shape() const override { return {kCifarSide, kCifarSide, kChannels}; }
 
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
@@ -71,6 +89,7 @@ class Cifar final : public ImageDataset {
  private:
   [[nodiscard]] std::int64_t record_bytes() const { return label_bytes_ + kChannels * kPlane; }
 
+  std::filesystem::path folder_;
   int classes_;
   int label_bytes_;
   std::int64_t records_per_file_;

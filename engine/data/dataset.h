@@ -49,6 +49,7 @@ struct HostBatch {
   /// int32, first row of each sequence, ascending, filled up with B * T to a size that is the same
   /// for all batches.
   at::Tensor positions, starts;
+  at::Tensor lengths;        ///< of text, [B] int32: tokens of each sample without the padding
   std::int64_t longest = 0;  ///< tokens of the longest sequence that `starts` can name
   /// Of a rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
   /// among all B * T, and in its sequence.
@@ -103,6 +104,8 @@ class ImageDataset : public Dataset {
   ~ImageDataset() override;
 
   [[nodiscard]] virtual int classes() const = 0;
+  /// What the data calls them, in the order of their labels; none where it has no names.
+  [[nodiscard]] virtual std::vector<std::string> class_names() const { return {}; }
   /// Of what read() makes.
   [[nodiscard]] virtual ImageShape shape() const = 0;
   /// Images of a sample, one after the other in its pixels.
@@ -186,10 +189,10 @@ class TextDataset : public Dataset {
   [[nodiscard]] virtual int vocab_size() const = 0;  ///< above every token
   /// Most sequences packed into one sample; 0 without packing.
   [[nodiscard]] virtual int most_packed() const = 0;
-  /// Fills the row; the places at which packed sequences begin go into `starts`. Error{data} names
-  /// file and record.
-  virtual void read(std::int64_t index, const TextRow& row,
-                    std::vector<std::int32_t>& starts) const = 0;
+  /// Fills the row and returns how many of its tokens are no padding; the places at which packed
+  /// sequences begin go into `starts`. Error{data} names file and record.
+  virtual std::int64_t read(std::int64_t index, const TextRow& row,
+                            std::vector<std::int32_t>& starts) const = 0;
 
   [[nodiscard]] HostBatch allocate(std::int64_t rows, bool pinned) const final;
   void fill(HostBatch& batch, std::int64_t row, std::int64_t index) const final;

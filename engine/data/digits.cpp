@@ -111,6 +111,11 @@ class Digits final : public ImageDataset {
     return static_cast<std::int64_t>(digits_.size());
   }
   [[nodiscard]] int classes() const override { return kClasses; }
+  [[nodiscard]] std::vector<std::string> class_names() const override {
+    std::vector<std::string> names;
+    for (int digit = 0; digit < kClasses; ++digit) names.push_back(std::to_string(digit));
+    return names;
+  }
   [[nodiscard]] ImageShape shape() const override { return {kDigitsSide, kDigitsSide, 1}; }
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
     DSTRAIN_CHECK(pixels.size() == kPixels, "wrong pixel buffer");

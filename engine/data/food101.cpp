@@ -66,14 +66,18 @@ std::vector<std::pair<std::string, std::string>> read_split(const fs::path& meta
 /// sort the names differ in two labels.
 ImageList list_food101(const fs::path& root, Split split) {
   std::map<std::string, int, std::less<>> labels;
+  std::vector<std::string> names;
   for (const auto& [name, number] : read_lines(root / "meta" / "classes.txt")) {
     if (!labels.emplace(name, static_cast<int>(labels.size())).second) {
       throw Error(ErrorKind::data,
                   fmt::format("{}:{}: class '{}' is there twice",
                               (root / "meta" / "classes.txt").string(), number, name));
     }
+    names.push_back(name);
   }
-  ImageList list{root / "images", static_cast<int>(labels.size()), {}};
+  ImageList list{.root = root / "images",
+                 .classes = static_cast<int>(labels.size()),
+                 .class_names = std::move(names)};
   for (const auto& [entry, where] :
        read_split(root / "meta", split == Split::train ? "train" : "test")) {
     const auto slash = entry.find('/');

@@ -55,6 +55,7 @@ struct ImageList {
   int classes = 0;
   std::vector<Item> items = {};
   int frames = 1;  ///< images of an item
+  std::vector<std::string> class_names = {};  ///< by label
 
   [[nodiscard]] std::filesystem::path path(const Item& item, int frame) const;
   /// One of its images; its file goes into `file` where that is wanted.

@@ -50,7 +50,10 @@ ImageList list_clip_folders(const fs::path& root, Split split, int frames,
   }
   const auto classes = list_classes(root / "train");
   const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root);
-  ImageList list{.root = folder, .classes = static_cast<int>(classes.size()), .frames = frames};
+  ImageList list{.root = folder,
+                 .classes = static_cast<int>(classes.size()),
+                 .frames = frames,
+                 .class_names = classes};
   for (const auto& [name, label] : labelled_folders(root / "train", classes, folder)) {
     const auto clips = list_clips(folder, name);
     if (clips.empty() && split == Split::train) {

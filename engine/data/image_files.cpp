@@ -39,6 +39,7 @@ class ImageFiles final : public ImageDataset {
     return pack_ ? pack_->size() : static_cast<std::int64_t>(list_.items.size());
   }
   [[nodiscard]] int classes() const override { return list_.classes; }
+  [[nodiscard]] std::vector<std::string> class_names() const override { return list_.class_names; }
   [[nodiscard]] ImageShape shape() const override {
     const int side = stored_ == Stored::square ? resize_.side : resize_.input;
     return {side, side, 3};

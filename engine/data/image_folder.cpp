@@ -19,7 +19,8 @@ constexpr std::size_t kTestEvery = 10;
 ImageList list_split_folders(const fs::path& root, Split split) {
   const auto classes = list_classes(root / "train");
   const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root);
-  ImageList list{folder, static_cast<int>(classes.size()), {}};
+  ImageList list{
+      .root = folder, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (const auto& [name, label] : labelled_folders(root / "train", classes, folder)) {
     const auto files = list_images(folder, name);
     if (files.empty() && split == Split::train) fail_empty_class(folder / name);
@@ -31,7 +32,7 @@ ImageList list_split_folders(const fs::path& root, Split split) {
 /// ROOT/CLASS: the first of each ten files of a class, by name, is test data.
 ImageList list_single_folder(const fs::path& root, Split split) {
   const auto classes = list_classes(root);
-  ImageList list{root, static_cast<int>(classes.size()), {}};
+  ImageList list{.root = root, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (std::size_t label = 0; label < classes.size(); ++label) {
     const auto files = list_images(root, classes[label]);
     if (files.size() < 2) {

@@ -25,8 +25,8 @@ class RandomRows final : public TextDataset {
   [[nodiscard]] int most_packed() const override { return 0; }
   [[nodiscard]] std::int64_t targets(std::int64_t) const override { return sequence_; }
 
-  void read(std::int64_t index, const TextRow& row,
-            std::vector<std::int32_t>& starts) const override {
+  std::int64_t read(std::int64_t index, const TextRow& row,
+                    std::vector<std::int32_t>& starts) const override {
     DSTRAIN_CHECK(index >= 0 && index < size_, "no such row");
     DSTRAIN_CHECK(std::cmp_equal(row.tokens.size(), sequence_), "wrong row buffers");
     // One token more than the row, for the last label.
@@ -47,6 +47,7 @@ class RandomRows final : public TextDataset {
       row.positions[t] = static_cast<std::int32_t>(t);
     }
     starts.assign(1, 0);
+    return sequence_;
   }
 
  private:

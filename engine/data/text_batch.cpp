@@ -17,6 +17,7 @@ HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
   batch.labels = host_tensor({rows * length}, at::kLong, pinned);
   batch.weights = host_tensor({rows * length}, at::kFloat, pinned);
   batch.samples = host_tensor({rows}, at::kLong, pinned);
+  batch.lengths = host_tensor({rows}, at::kInt, pinned);
   if (most_packed() > 0) {
     batch.positions = host_tensor({rows * length}, at::kInt, pinned);
     batch.starts = host_tensor({rows * most_packed() + 1}, at::kInt, pinned);
@@ -33,6 +34,7 @@ void TextDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) c
                        .positions = most > 0 ? row_of<std::int32_t>(batch.positions, row, length)
                                              : std::span<std::int32_t>()};
   std::vector<std::int32_t> starts;
+  std::int64_t tokens = 0;
   if (index < 0) {
     std::ranges::fill(out.tokens, 0);
     std::ranges::fill(out.labels, 0);
@@ -41,8 +43,9 @@ void TextDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) c
       out.positions[i] = static_cast<std::int32_t>(i);
     starts = {0};
   } else {
-    read(index, out, starts);
+    tokens = read(index, out, starts);
   }
+  batch.lengths.mutable_data_ptr<std::int32_t>()[row] = static_cast<std::int32_t>(tokens);
   batch.samples.mutable_data_ptr<std::int64_t>()[row] = index;
   if (most == 0) return;
   DSTRAIN_CHECK(!starts.empty() && starts.front() == 0 && std::cmp_less_equal(starts.size(), most),

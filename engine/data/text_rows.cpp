@@ -34,8 +34,8 @@ class Rows final : public TextDataset {
     return sum;
   }
 
-  void read(std::int64_t index, const TextRow& row,
-            std::vector<std::int32_t>& starts) const override {
+  std::int64_t read(std::int64_t index, const TextRow& row,
+                    std::vector<std::int32_t>& starts) const override {
     DSTRAIN_CHECK(std::cmp_equal(row.tokens.size(), sequence_) &&
                       row.labels.size() == row.tokens.size() &&
                       row.weights.size() == row.tokens.size(),
@@ -61,6 +61,7 @@ class Rows final : public TextDataset {
         row.positions[t] = static_cast<std::int32_t>(t - first);
       }
     }
+    return static_cast<std::int64_t>(begin);
   }
 
  private:

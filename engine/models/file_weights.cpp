@@ -32,7 +32,7 @@ class FileWeights final : public WeightSource {
  public:
   FileWeights(const fs::path& folder, Model& model, std::int64_t seed,
               std::vector<std::string>& notes)
-      : folder_(folder), family_(*model.family), seed_(seed) {
+      : folder_(folder), family_(*model.family), seed_(seed), table_(tied_table(model)) {
     Misfits misfits;
     std::vector<const Piece*> parts;
     for (const Parameter* parameter : all_parameters(model)) {
@@ -56,6 +56,7 @@ class FileWeights final : public WeightSource {
             ? "the weights are of another model, or of another multiplier of its widths, which "
               "dstrain does not have: change model.name or model.weights"
             : "the weights do not fit config.json beside them or the recipe's model");
+    require_one_table();
     if (head) notes.push_back(*head);
     note_unused(head.has_value(), notes);
   }
@@ -135,7 +136,10 @@ class FileWeights final : public WeightSource {
 
   void place(const Piece& part, Misfits& misfits) {
     using enum Misfits::Way;
-    const std::optional<WeightFolder::Place> found = folder_.find(family_.file_names(part.name));
+    std::vector<std::string> names = family_.file_names(part.name);
+    if (table_ != nullptr && part.name == table_->parts.front().name)
+      names.emplace_back(kLanguageHeadWeight);
+    const std::optional<WeightFolder::Place> found = folder_.find(names);
     if (!found) {
       misfits.add(missing, fmt::format("{}: no tensor '{}' {}", folder_.path().string(), part.name,
                                        shape_text(part.shape)));
@@ -159,14 +163,45 @@ class FileWeights final : public WeightSource {
     }
   }
 
+  /// A tied head may have been saved a second time. Where it is another table, transformers 5 goes
+  /// by the files and transformers 4 by config.json.
+  void require_one_table() const {
+    if (table_ == nullptr) return;
+    const Piece& part = table_->parts.front();
+    const WeightFolder::Place& table = places_.at(part.name);
+    const std::optional<WeightFolder::Place> head = folder_.find({kLanguageHeadWeight});
+    if (!head || head->name == table.name) return;
+    const auto refuse = [&](const std::string& where) {
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: '{}' is not '{}'{}, but config.json ties them "
+                              "(tie_word_embeddings)",
+                              head->file->path().string(), head->name, table.name, where),
+                  "write \"tie_word_embeddings\": false into config.json where the head is a "
+                  "matrix of its own, or take it out of the files");
+    };
+    if (head->entry().shape != part.shape) refuse("");
+    constexpr std::int64_t kAtOnce = 1 << 20;
+    std::vector<float> values, others;
+    for (std::int64_t begin = 0; begin < num_elements(part.shape); begin += kAtOnce) {
+      values.resize(static_cast<std::size_t>(std::min(kAtOnce, num_elements(part.shape) - begin)));
+      others.resize(values.size());
+      table.file->read(table.name, begin, values);
+      head->file->read(head->name, begin, others);
+      const auto [value, other] = std::ranges::mismatch(values, others);
+      if (value != values.end())
+        refuse(fmt::format(" ({} and {} at element {})", *other, *value,
+                           begin + (value - values.begin())));
+    }
+  }
+
   void note_unused(bool new_head, std::vector<std::string>& notes) const {
     std::set<std::string> used;
     for (const auto& [part, place] : places_) used.insert(place.name);
     std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
-      // A tied head may have been saved a second time.
       const bool expected = (new_head && is_classifier_in_file(name)) ||
-                            name == kLanguageHeadWeight || counters_.contains(name);
+                            (table_ != nullptr && name == kLanguageHeadWeight) ||
+                            counters_.contains(name);
       if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {
@@ -178,6 +213,7 @@ class FileWeights final : public WeightSource {
   WeightFolder folder_;
   const Family& family_;
   std::int64_t seed_;
+  const Parameter* table_;  ///< of embedding and head, where they are one
   std::map<std::string, WeightFolder::Place> places_;  ///< by part name
   std::set<std::string> counters_;                     ///< of untrained state: each run's own
 };
@@ -187,6 +223,18 @@ class FileWeights final : public WeightSource {
 std::unique_ptr<WeightSource> open_weights(const fs::path& folder, Model& model, std::int64_t seed,
                                            std::vector<std::string>& notes) {
   return std::make_unique<FileWeights>(folder, model, seed, notes);
+}
+
+bool has_timm_names(const fs::path& folder, const Model& model) {
+  if (model.family->timm_tensor == nullptr) return false;
+  const WeightFolder files(folder);
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const Piece& part : parameter->parts) {
+      const std::string theirs = model.family->timm_tensor({part.name, part.shape}).name;
+      if (theirs != part.name && files.tensors().contains(theirs)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace dstrain

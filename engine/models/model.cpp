@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/models/family.h"
 #include "engine/models/groups.h"
+#include "engine/models/language_head.h"
 #include "engine/nn/block_state.h"
 
 namespace dstrain {
@@ -39,6 +40,17 @@ std::vector<Parameter*> all_parameters(const Model& model) {
     }
   }
   return list;
+}
+
+const Parameter* tied_table(const Model& model) {
+  const Parameter* table = nullptr;
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const Piece& part : parameter->parts) {
+      if (part.name == kLanguageHeadWeight) return nullptr;
+      if (part.name == model.family->embedding) table = parameter;
+    }
+  }
+  return table;
 }
 
 std::vector<BlockState*> all_states(const Model& model) {

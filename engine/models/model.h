@@ -27,6 +27,7 @@ struct Model {
   int sequence = 0;                     ///< tokens of a sample; 0 for images
   int experts_per_token = 0;            ///< 0: no layer has experts
   Splits splits = {};                   ///< ModelInputs::splits
+  std::vector<std::string> class_names = {};  ///< of all classes, as exports have them; or none
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
   Bytes bucket = 0;    ///< neighbouring blocks share groups up to this size of fp32 gradients
   bool drops = false;  ///< a block drops elements while it trains
@@ -46,6 +47,7 @@ struct ModelInputs {
   BatchNormConfig batch_norm = {};  ///< of the recipe
   /// Model::bucket of families whose blocks are small.
   Bytes bucket = 0;
+  std::vector<std::string> class_names = {};  ///< of the data's labels; none: unknown
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };
@@ -59,6 +61,10 @@ struct ModelInputs {
 
 /// Every weight once, in the order of the blocks; one that two blocks share is with the first.
 [[nodiscard]] std::vector<Parameter*> all_parameters(const Model& model);
+
+/// The embedding's table where it is the head's, too: the first block's parameter whose part is
+/// Family::embedding. Null for a head with a matrix of its own, and for images.
+[[nodiscard]] const Parameter* tied_table(const Model& model);
 
 /// Untrained tensors of all blocks, in their order.
 [[nodiscard]] std::vector<BlockState*> all_states(const Model& model);

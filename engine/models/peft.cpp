@@ -20,6 +20,7 @@
 #include "engine/base/make_folder.h"
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
+#include "engine/models/language_head.h"
 #include "engine/weights/misfits.h"
 #include "engine/weights/weight_folder.h"
 #include "recipes/schema/config_file.h"
@@ -31,6 +32,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
+constexpr std::int64_t kChunk = 1 << 20;  ///< elements compared at once
+/// PEFT's name of the head's table.
+constexpr const char* kHeadInFile = "base_model.model.lm_head.weight";
 
 /// The tensor's name without what PEFT puts before all names.
 std::string bare(const std::string& tensor) {
@@ -79,12 +83,13 @@ class AdapterFile final : public WeightSource {
  public:
   AdapterFile(const fs::path& folder, const Model& model, const LoraConfig& config,
               std::unique_ptr<WeightSource> base)
-      : base_(std::move(base)), file_(folder / kWeightsName) {
+      : base_(std::move(base)), file_(folder / kWeightsName), table_(tied_table(model)) {
     const std::string hint =
         "lora.rank, alpha, targets and also_train must be those of the adapter in "
         "lora.weights, and the model the one it was made for";
     Problems problems;
-    check_config(folder / kConfigName, read_json_object(folder / kConfigName), config, problems);
+    const nlohmann::json json = read_json_object(folder / kConfigName);
+    check_config(folder / kConfigName, json, config, problems);
     // What is wrong with the tensors mostly follows from these.
     raise_problems(ErrorKind::data, problems, hint);
     Misfits misfits;
@@ -95,6 +100,7 @@ class AdapterFile final : public WeightSource {
     }
     refuse_unknown(misfits);
     misfits.throw_if_any(hint);
+    if (table_ != nullptr && table_->trainable) require_one_table();
   }
 
   void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
@@ -110,7 +116,8 @@ class AdapterFile final : public WeightSource {
 
  private:
   void place(const Family& family, const Piece& part, Misfits& misfits) {
-    const std::vector<std::string> names = peft_names(family, part.name);
+    std::vector<std::string> names = peft_names(family, part.name);
+    if (is_table(part)) names.push_back(kHeadInFile);
     const auto found = std::ranges::find_if(
         names, [&](const std::string& name) { return file_.entries().contains(name); });
     if (found == names.end()) {
@@ -134,9 +141,57 @@ class AdapterFile final : public WeightSource {
     places_.emplace(part.name, *found);
   }
 
+  [[nodiscard]] bool is_table(const Piece& part) const {
+    return table_ != nullptr && part.name == table_->parts.front().name;
+  }
+
+  /// PEFT trains a copy of each module: of a tied model that is a table and a head of their own,
+  /// and one that it does not train is the base's. Where it keeps them one, both are in the file.
+  void require_one_table() const {
+    const Piece& part = table_->parts.front();
+    const std::string& found = places_.at(part.name);
+    const bool has_head = file_.entries().contains(kHeadInFile);
+    const bool both = has_head && found != kHeadInFile;
+    if (both && file_.entries().at(kHeadInFile).shape != part.shape) refuse_two_tables(found, "");
+    std::vector<float> values, others;
+    for (std::int64_t begin = 0; begin < num_elements(part.shape); begin += kChunk) {
+      const auto count =
+          static_cast<std::size_t>(std::min(kChunk, num_elements(part.shape) - begin));
+      values.resize(count);
+      others.resize(count);
+      file_.read(found, begin, values);
+      if (both) {
+        file_.read(kHeadInFile, begin, others);
+      } else {
+        base_->read_whole(*table_, part, begin, others);
+      }
+      const auto [value, other] = std::ranges::mismatch(values, others);
+      if (value == values.end()) continue;
+      refuse_two_tables(found, fmt::format(" ({} and {} at element {})", *value, *other,
+                                           begin + (value - values.begin())));
+    }
+  }
+
+  [[noreturn]] void refuse_two_tables(const std::string& found, const std::string& where) const {
+    std::string other = fmt::format("'{}'", kHeadInFile);
+    if (found == kHeadInFile) {
+      other = "the base's embedding, which PEFT keeps";
+    } else if (!file_.entries().contains(kHeadInFile)) {
+      other = "the base's head, which PEFT keeps";
+    }
+    throw Error(ErrorKind::data,
+                fmt::format("{}: '{}' is not {}{}, but the model has one tensor for embedding and "
+                            "head (tie_word_embeddings)",
+                            file_.path().string(), found, other, where),
+                "PEFT trained them apart: merge the adapter there into a model without "
+                "tie_word_embeddings, or train it with ensure_weight_tying");
+  }
+
   void refuse_unknown(Misfits& misfits) const {
     std::set<std::string> known;
     for (const auto& [part, name] : places_) known.insert(name);
+    if (table_ != nullptr && places_.contains(table_->parts.front().name))
+      known.insert(kHeadInFile);
     for (const auto& [name, entry] : file_.entries()) {
       if (known.contains(name)) continue;
       misfits.add(Misfits::Way::unknown,
@@ -146,6 +201,7 @@ class AdapterFile final : public WeightSource {
 
   std::unique_ptr<WeightSource> base_;
   SafetensorsFile file_;
+  const Parameter* table_;                     ///< of embedding and head, where they are one
   std::map<std::string, std::string> places_;  ///< by part name
 };
 
@@ -167,7 +223,8 @@ std::set<std::string> target_modules(const Model& model) {
   return last_parts;
 }
 
-/// The modules of the tensors that are trained in full.
+/// The modules of the tensors that are trained in full; of a tied table also the head, of which
+/// PEFT would else keep the base's.
 std::set<std::string> modules_to_save(const Model& model) {
   std::set<std::string> modules;
   for (const Parameter* parameter : all_parameters(model)) {
@@ -175,6 +232,7 @@ std::set<std::string> modules_to_save(const Model& model) {
     for (const Piece& part : parameter->parts) {
       if (!is_adapter(part.name)) modules.insert(module_of(part.name));
     }
+    if (parameter == tied_table(model)) modules.insert(module_of(kLanguageHeadWeight));
   }
   return modules;
 }
@@ -238,15 +296,17 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
   };
   std::vector<Piece> parts;
   std::vector<SafetensorsTensor> tensors;
+  const auto add = [&](const Piece& part, std::string name) {
+    parts.push_back(part);
+    tensors.push_back(
+        {.name = std::move(name), .shape = part.shape, .dtype = options.dtype, .values = {}});
+  };
   for (const Parameter* parameter : all_parameters(model)) {
     for (const Piece& part : parameter->parts) {
-      if (!saved(part.name)) continue;
-      parts.push_back(part);
-      tensors.push_back({.name = adapter_prefix(model.family->memory_name(bare(part.name))),
-                         .shape = part.shape,
-                         .dtype = options.dtype,
-                         .values = {}});
+      if (saved(part.name)) add(part, adapter_prefix(model.family->memory_name(bare(part.name))));
     }
+    if (parameter->trainable && parameter == tied_table(model))
+      add(parameter->parts.front(), kHeadInFile);
   }
   make_folder(folder);
   SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});

@@ -14,7 +14,8 @@ namespace dstrain {
 
 /// The tensors in `folder`, which PEFT or export_adapter wrote, and for all others `base`.
 /// Error{data} lists what of the adapter does not fit the model that add_adapters made: rank,
-/// alpha, kind of adapter, tensors missing, misshapen or not trained here.
+/// alpha, kind of adapter, tensors missing, misshapen or not trained here; embedding and head that
+/// are not one where the model's are.
 [[nodiscard]] std::unique_ptr<WeightSource> open_adapter(const std::filesystem::path& folder,
                                                          const Model& model,
                                                          const LoraConfig& config,
@@ -25,7 +26,7 @@ struct AdapterExport {
   DType dtype = DType::f32;
 };
 /// Writes what of `model` is trained, for PeftModel.from_pretrained of transformers 5. A module of
-/// which only a part is trained is written whole.
+/// which only a part is trained is written whole, a table that is embedding and head as both.
 void export_adapter(const std::filesystem::path& folder, const Model& model,
                     const LoraConfig& config, const TensorReader& read,
                     const AdapterExport& options);

@@ -43,6 +43,9 @@ class WeightSource {
                                                          Model& model, std::int64_t seed,
                                                          std::vector<std::string>& notes);
 
+/// Whether the files in `folder` have timm's names for tensors of `model` rather than ours.
+[[nodiscard]] bool has_timm_names(const std::filesystem::path& folder, const Model& model);
+
 /// All values of the whole tensor, fp32.
 using TensorReader = std::function<std::vector<float>(const Piece& part)>;
 

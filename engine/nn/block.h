@@ -38,6 +38,9 @@ struct Batch {
   /// Of text whose samples are spread over the sequence axis, in s parts each: the rows that are
   /// here; then tokens, labels and weights are of B * T / s rows, `sequences` of all.
   ops::OwnRows own = {};
+  /// Of text: [B] int32, tokens of each sample without those that fill it up at its end; of a
+  /// filler 0. Undefined: all are tokens.
+  at::Tensor lengths = {};
   /// [] int32: samples that are no fillers; these stand last and must not enter any statistic.
   /// Undefined: all are samples.
   at::Tensor valid = {};

@@ -98,9 +98,10 @@ ops::RouterLosses Moe::losses_of(const Batch& batch, const BlockContext& context
                            .z = losses_.z / layers,
                            .tokens = batch.tokens.size(1) * sequence.count,
                            .seed = context.sample_seed,
-                           .valid = batch.valid,
+                           .lengths = batch.lengths,
                            .loss_factor = 1 / layers,
                            .parts = {.sequence = sequence.count,
+                                     .places = batch.own.rows,
                                      .rows = tensor,
                                      .ranks = context.peers.along(sample_ranks())}};
   // A recomputation must not count its samples a second time.

@@ -89,6 +89,7 @@ std::size_t Feeder::load(const Stream& stream) {
     slot.batch.valid = at::empty({}, slot.batch.labels.options().dtype(at::kInt));
   slot.batch.valid.fill_(host.samples.ge(0).sum().item<std::int64_t>());
   copy(host.tokens, slot.batch.tokens);
+  copy(host.lengths, slot.batch.lengths);
   copy(host.starts, slot.batch.sequences.starts);
   copy(host.positions, slot.batch.sequences.positions);
   slot.batch.sequences.longest = host.longest;

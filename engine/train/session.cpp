@@ -317,8 +317,10 @@ void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
             : open_images(recipe_.data, split, size, seed, progress));
   };
   auto train = open(Split::train, first_size);
-  model_ =
-      make_trainable_model(recipe_, {.classes = train->classes(), .sequence = 0, .splits = splits});
+  model_ = make_trainable_model(recipe_, {.classes = train->classes(),
+                                          .sequence = 0,
+                                          .splits = splits,
+                                          .class_names = train->class_names()});
   if (model_.image_size != first_size) train = open(Split::train, model_.image_size);
   if (train->shape().channels != model_.channels) {
     throw Error(ErrorKind::usage,

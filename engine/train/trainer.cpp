@@ -315,7 +315,8 @@ void Trainer::save() {
                  .tolerated_steps = static_cast<std::int64_t>(last_.tolerated_steps),
                  .world_size = world_.size,
                  .base = base_.valid() ? base_.get() : std::string(),
-                 .recipe = resolved_yaml(loaded_)},
+                 .recipe = resolved_yaml(loaded_),
+                 .class_names = session_.model().class_names},
                 std::move(part), /*prune=*/skipped_.length() == 0);
   if (live) saver_->wait_until_read();  // the next step would change what is read
   saved_step_ = step;

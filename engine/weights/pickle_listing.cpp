@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 #include "engine/base/printable.h"
 
@@ -75,20 +77,21 @@ class Walk {
   explicit Walk(const ListingLimits& limits) : limits_(limits) {}
 
   void visit(const std::string& path, const PickleValue& value, std::size_t depth) {
-    if (left_out_ > 0 || found_.size() >= limits_.values) {
+    if (left_out_ > 0 || found_.size() >= limits_.values || bytes_ >= limits_.bytes) {
       ++left_out_;
       return;
     }
     if (is_plain(value)) {
-      found_.push_back({.path = path, .what = type_name(value.kind), .value = plain_text(value)});
+      add({.path = path, .what = type_name(value.kind), .value = plain_text(value)});
       return;
     }
+    if (depth < limits_.depth && is_listed(path, value)) return;
     switch (value.kind) {
       case Kind::tensor:
-        found_.push_back({.path = path,
-                          .what = value.tensor->dtype,
-                          .shape = value.tensor->shape,
-                          .is_tensor = true});
+        add({.path = path,
+             .what = value.tensor->dtype,
+             .shape = value.tensor->shape,
+             .is_tensor = true});
         return;
       case Kind::dict:
         visit_pairs(path, value, depth);
@@ -107,16 +110,31 @@ class Walk {
   }
 
  private:
+  void add(ListedValue value) {
+    bytes_ += value.path.size() + value.what.size() + value.value.size();
+    found_.push_back(std::move(value));
+  }
+
+  /// Lists that name one another would else be listed in every way that leads to them.
+  bool is_listed(const std::string& path, const PickleValue& value) {
+    if (value.items.empty() && value.state == nullptr) return false;
+    const auto [found, is_new] = listed_.try_emplace(&value, path);
+    if (is_new) return false;
+    add({.path = path,
+         .what = type_name(value.kind),
+         .value = found->second.empty() ? "the whole" : "the same as " + found->second});
+    return true;
+  }
+
   bool is_too_deep(const std::string& path, const PickleValue& value, std::size_t depth) {
     if (depth < limits_.depth) return false;
-    found_.push_back(
-        {.path = path,
+    add({.path = path,
          .what = fmt::format("{}, nested deeper than {}", type_name(value.kind), limits_.depth)});
     return true;
   }
 
   void visit_pairs(const std::string& path, const PickleValue& value, std::size_t depth) {
-    if (value.items.empty()) found_.push_back({.path = path, .what = "empty dict"});
+    if (value.items.empty()) add({.path = path, .what = "empty dict"});
     if (!value.items.empty() && is_too_deep(path, value, depth)) return;
     for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
       const PickleValue& key = *value.items[i];
@@ -133,9 +151,9 @@ class Walk {
         texts.push_back(plain_text(*value.items[i]));
       const std::size_t more = value.items.size() - texts.size();
       if (more > 0) texts.push_back(fmt::format("{} more", more));
-      found_.push_back({.path = path,
-                        .what = type_name(value.kind),
-                        .value = fmt::format("[{}]", fmt::join(texts, ", "))});
+      add({.path = path,
+           .what = type_name(value.kind),
+           .value = fmt::format("[{}]", fmt::join(texts, ", "))});
       return;
     }
     if (is_too_deep(path, value, depth)) return;
@@ -157,12 +175,14 @@ class Walk {
     if (has_state && too_deep)
       arguments += fmt::format(" with a state nested deeper than {}", limits_.depth);
     // One value for one visit, so that the limit of values holds.
-    found_.push_back({.path = path, .what = shown(value.text, kMostText), .value = arguments});
+    add({.path = path, .what = shown(value.text, kMostText), .value = arguments});
     if (has_state && !too_deep) visit(path, *value.state, depth + 1);
   }
 
   const ListingLimits& limits_;
   std::vector<ListedValue> found_;
+  std::unordered_map<const PickleValue*, std::string> listed_;  ///< with the path of each
+  std::size_t bytes_ = 0;
   std::size_t left_out_ = 0;
 };
 

@@ -20,10 +20,11 @@ struct ListingLimits {
   std::size_t values = 100'000;
   std::size_t depth = 32;
   std::size_t numbers = 8;  ///< shown of a list or tuple of plain values
+  std::size_t bytes = std::size_t{8} << 20;  ///< of paths and values together
 };
 
 /// The values of a pickle from its root down, in its order, within the limits; what lies beyond
-/// them is counted in one line.
+/// them is counted in one line. What several others hold is listed once, and then named.
 [[nodiscard]] std::vector<ListedValue> listing(const PickleValue& root,
                                                const ListingLimits& limits = {});
 

@@ -111,10 +111,23 @@ void PickleMachine::spend(std::size_t bytes) {
 }
 
 PickleValue* PickleMachine::make(Kind kind) {
+  // Files that torch writes take ten bytes for a value and more.
+  constexpr std::size_t kFree = std::size_t{64} << 20, kPerByte = 24;
   if (values_.size() >= limits_.values) fail(fmt::format("more than {} values", limits_.values));
+  if (values_.size() * sizeof(PickleValue) > kFree + kPerByte * program_.size())
+    fail(fmt::format("more than {} values in {} bytes", values_.size(), program_.size()));
   PickleValue& value = values_.emplace_back();
   value.kind = kind;
   return &value;
+}
+
+PickleValue* PickleMachine::constant(Kind kind, std::int64_t number) {
+  PickleValue*& value = constants_[{kind, number}];
+  if (value == nullptr) {
+    value = make(kind);
+    value->integer = number;
+  }
+  return value;
 }
 
 PickleValue* PickleMachine::text(std::uint64_t length) {
@@ -134,6 +147,8 @@ PickleValue* PickleMachine::bytes(std::uint64_t length) {
 }
 
 PickleValue* PickleMachine::integer(std::int64_t number) {
+  constexpr std::int64_t kCommon = 256;
+  if (number >= 0 && number < kCommon) return constant(Kind::integer, number);
   PickleValue* value = make(Kind::integer);
   value->integer = number;
   return value;
@@ -305,12 +320,11 @@ bool PickleMachine::step(std::uint8_t opcode) {
       push(top());
       break;
     case none:
-      push(make(Kind::none));
+      push(constant(Kind::none));
       break;
     case new_true:
     case new_false:
-      push(integer(static_cast<Op>(opcode) == new_true ? 1 : 0));
-      stack_.back()->kind = Kind::boolean;
+      push(constant(Kind::boolean, static_cast<Op>(opcode) == new_true ? 1 : 0));
       break;
     case bin_int:
       push(integer(static_cast<std::int32_t>(number(4))));

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/weights/pickle.h"
@@ -39,6 +41,8 @@ class PickleMachine {
   PickleValue* real();
 
   PickleValue* make(Kind kind);
+  /// The same value each time; nothing changes it.
+  PickleValue* constant(Kind kind, std::int64_t number = 0);
   /// Values by reference cost a few bytes of the program, copies of them must not.
   void spend(std::size_t bytes);
   void push(PickleValue* value);
@@ -75,6 +79,7 @@ class PickleMachine {
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;  ///< heights of the stack
   std::unordered_map<std::uint64_t, PickleValue*> memo_;
+  std::map<std::pair<Kind, std::int64_t>, PickleValue*> constants_;
   std::unordered_map<const PickleValue*, std::size_t> depths_;  ///< of containers that hold some
 };
 

@@ -167,6 +167,10 @@ TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::ui
   if (pickle == records_.end()) fail("it has no data.pkl, so it is no torch file");
   if (pickle->second.bytes > kMostPickle)
     fail(fmt::format("a data.pkl of {} bytes, more than {}", pickle->second.bytes, kMostPickle));
+  // One that is no pickle is refused before all of it is read.
+  if (pickle->second.bytes < 2 ||
+      read_part(*file_, pickle->second.offset, 1).front() != std::byte{0x80})
+    fail("its data.pkl is no pickle");
   const auto program = read_part(*file_, pickle->second.offset, pickle->second.bytes);
   pickle_.emplace(program, path().string() + (whole ? "" : fmt::format(" from byte {}", begin_)) +
                                ": data.pkl");
@@ -245,6 +249,7 @@ void TorchZip::add_record(const std::string& name, std::uint64_t header, std::ui
   // Records stand under the name of the archive, which is that of the file when it was written.
   const std::size_t slash = name.find('/');
   std::string inner = slash == std::string::npos ? name : name.substr(slash + 1);
+  if (inner == "data.pkl" && slash != std::string::npos) archive_ = name.substr(0, slash);
   if (!records_.emplace(std::move(inner), Place{begin_ + data, bytes}).second)
     fail(fmt::format("two records '{}'", shown(name)));
 }

@@ -50,6 +50,10 @@ class TorchZip {
   [[nodiscard]] const std::shared_ptr<PartFile>& file() const { return file_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_->path(); }
 
+  /// What its records stand under: the name that the file had when torch.save wrote it, without its
+  /// extension, or "archive" where it wrote to a stream.
+  [[nodiscard]] const std::string& archive() const { return archive_; }
+
   struct Place {
     std::uint64_t offset = 0;  ///< bytes from the start of the file
     std::uint64_t bytes = 0;
@@ -65,6 +69,7 @@ class TorchZip {
 
   std::shared_ptr<PartFile> file_;
   std::uint64_t begin_ = 0, end_ = 0;     ///< of the zip, bytes in the file
+  std::string archive_;
   std::map<std::string, Place> records_;  ///< without the name of the archive in front
   std::optional<Pickle> pickle_;
 };

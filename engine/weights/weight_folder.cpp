@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/model_folder.h"
 #include "engine/weights/misfits.h"
 
 namespace dstrain {
@@ -36,6 +37,7 @@ std::string folder_hint(const fs::path& path) {
   if (path_kind(path) == PathKind::file)
     return fmt::format("model.weights needs a folder: move {} into one; {}",
                        path.filename().string(), kRename);
+  if (std::string hint = hint_for_model_folder(path); !hint.empty()) return hint;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error)) {
     const fs::path name = entry.path().filename();

@@ -8,6 +8,7 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/model_folder.h"
 
 namespace dstrain {
 namespace {
@@ -17,10 +18,12 @@ constexpr double kMinEps = 1e-12, kMinMomentum = 1e-6;
 std::filesystem::path config_path(const std::filesystem::path& weights) {
   const std::filesystem::path path = weights / "config.json";
   if (path_exists(path)) return path;
+  const std::string hint = hint_for_model_folder(weights);
   throw Error(ErrorKind::data,
               fmt::format("model.weights: {} has no config.json", weights.string()),
-              "name a folder with config.json and model.safetensors, from Hugging Face or "
-              "`dstrain checkpoint export`");
+              !hint.empty() ? hint
+                            : "name a folder with config.json and model.safetensors, from Hugging "
+                              "Face or `dstrain checkpoint export`");
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ void describe(ExpertsConfig& c, Visitor& v) {
            .source = "arXiv:2410.07524"});
   v.field("balance_loss", c.balance_loss,
           {.text = "Coefficient of the loss that spreads the tokens of a sample over the experts, "
-                   "a mean over samples and layers; 0: none.",
+                   "a mean over samples and layers, padding left out; 0: none.",
            .min = 0,
            .source = "arXiv:2101.03961, eq. 4"});
   v.field("z_loss", c.z_loss,

@@ -151,6 +151,22 @@ constexpr PublishedModel kQwen3s[] = {
     {"qwen3-8b", {"Qwen/Qwen3-8B"}, qwen3(4096, 36, 32, 12288)},
 };
 
+/// Files of before grouped queries have as many heads of keys as of queries and do not say so.
+constexpr ModelSize kLlamaSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    {"kv_heads",
+     {"num_key_value_heads"},
+     &ModelConfig::kv_heads,
+     &ModelSizes::kv_heads,
+     4096,
+     false,
+     true},
+    kWideHeadSizes[4],
+    kMlpWidth,
+    kVocabSize,
+};
 constexpr ModelSizes llama(std::int64_t width, std::int64_t layers, std::int64_t heads,
                            std::int64_t head_dim, std::int64_t mlp_width) {
   return {.width = width,
@@ -320,7 +336,7 @@ constexpr ModelFamily kFamilies[] = {
      .rotary = true,
      .positions = "max_position_embeddings",
      .lora_targets = kDecoderTargets,
-     .sizes = kWideHeadSizes,
+     .sizes = kLlamaSizes,
      .defaults = {},
      .published = kLlamas},
     {.name = "qwen2_moe",

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/model_folder.h"
 #include "recipes/schema/config_file.h"
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
@@ -63,12 +64,19 @@ class FolderReader {
         report("model.name", "missing, and there is no model.weights to take it from",
                "name a model, or give the folder of one as model.weights");
       } else {
-        report(
-            "model.weights",
-            fmt::format("{} has no config.json to take model.name and the sizes from",
-                        shown_path(model.weights)),
-            "name a folder from Hugging Face or `dstrain checkpoint export`, or give model.name");
+        const std::string hint = hint_for_model_folder(model.weights);
+        report("model.weights",
+               fmt::format("{} has no config.json to take model.name and the sizes from",
+                           shown_path(model.weights)),
+               !hint.empty() ? hint
+                             : "name a folder from Hugging Face or `dstrain checkpoint export`, or "
+                               "give model.name");
       }
+      return;
+    }
+    if (const std::string hint = hint_for_model_folder(model.weights);
+        !hint.empty() && path_kind(model.weights) == PathKind::folder) {
+      report("model.weights", fmt::format("{} is no model", shown_path(model.weights)), hint);
       return;
     }
     const ModelFamily* family = family_of_type(model.name);

@@ -50,6 +50,7 @@ inline CheckpointState test_state(std::int64_t step, int world) {
   state.good_steps = 7;
   state.skipped_steps = 1;
   state.tolerated_steps = 2;
+  state.class_names = {"cat", "dog \"two\""};
   state.world_size = world;
   state.recipe = "model: { name: vit-tiny }  # \"quoted\"\n";
   return state;

@@ -65,6 +65,7 @@ TEST_CASE("a checkpoint of any world size is read bit-equal by any other",
   REQUIRE(reader->state().good_steps == 7);
   REQUIRE(reader->state().skipped_steps == 1);
   REQUIRE(reader->state().tolerated_steps == 2);
+  REQUIRE(reader->state().class_names == test_state(100, saved).class_names);
   REQUIRE(reader->state().world_size == saved);
   REQUIRE(reader->state().recipe == test_state(100, saved).recipe);
 }

@@ -30,6 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
     config = json.loads(open(f"{exported}/config.json").read())
     assert config["architecture"] == "cnn-basic" and config["num_classes"] == 10, config
     assert config["pretrained_cfg"]["input_size"] == [1, 8, 8] and len(config["pretrained_cfg"]["mean"]) == 1, config
+    assert config["label_names"] == [str(digit) for digit in range(10)], config
     # The running statistics came along: one step that changes nothing is evaluated as the run ended.
     again = f"{scratch}/again"
     expect_success(run("launch", DIGITS, "--ranks", 1, "--set", f"model.weights={exported}", "--set", f"run.output={again}", "--set", "run.epochs=0",

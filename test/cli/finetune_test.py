@@ -78,7 +78,8 @@ def kill_a_rank(output, settings, step, *more):
 
 def exported(folder, *options):
     source, *options = options
-    expect_success(run("checkpoint", "export", source, folder, "--names", "timm", *options))
+    text = expect_success(run("checkpoint", "export", source, folder, *options))
+    assert "under the names of timm" in text, text  # as in the folder that the run began from
     return load_file(folder / "model.safetensors")
 
 
@@ -87,6 +88,7 @@ def check_timm(folder, tests, row, key, accuracy):
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     about = resolve_data_config({}, model=model)
     assert list(about["input_size"]) == [3, PIXELS, PIXELS] and list(about["mean"]) == [0.48, 0.46, 0.41], about
+    assert list(model.pretrained_cfg["label_names"]) == list(CLASSES), model.pretrained_cfg
     transform = create_transform(**about, is_training=False)
     with torch.no_grad():
         logits = model(torch.stack([transform(Image.open(path).convert("RGB")) for path, _ in tests]))

@@ -26,7 +26,7 @@ maker = importlib.machinery.SourceFileLoader("maker", str(MAKER)).load_module()
 ALL = "--all" in sys.argv[1:]
 NAMED = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
 SAMPLES, FROZEN = 12, ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
-CONTINUED = {"zero0_fp32_2_plain": (1, 0), "zero1_fp32_2_groups": (3, 1), "zero2_fp32_2_tied": (2, 3), "zero3_fp32_2_plain": (1, 0), "fsdp2_3": (2, 2),
+CONTINUED = {"zero0_fp32_2_plain": (1, 0), "zero1_fp32_2_groups": (3, 1), "zero2_fp32_2_tied": (2, 3), "zero3_fp32_2_plain": (1, 0), "fsdp2_3": (2, 2), "fsdp2_columns_2": (1, 0),
              "trainer4": (2, 2), "trainer5": (1, 0), "trainer5_bin": (3, 3),
              "trainer5_zero2_2": (1, 0), "trainer4_zero3_2": (2, 3)}  # on so many ranks, under such a ZeRO stage
 
@@ -165,7 +165,7 @@ def check_rules(files, scratch):
 
 def check_inspect(files):
     """What a folder holds is said without a recipe."""
-    for case, layout, words in (("zero2_fp32_2_tied", "ZeRO-2 of DeepSpeed 0.19.8", "lm_head.weight: the same as transformer.word_embeddings.weight"),
+    for case, layout, words in (("zero0_fp16_1_tied", "ZeRO-0 of DeepSpeed 0.19.8", "loss scale 256"), ("zero2_fp32_2_tied", "ZeRO-2 of DeepSpeed 0.19.8", "lm_head.weight: the same as transformer.word_embeddings.weight"),
                                 ("zero0_fp16_1_tied", "ZeRO-0 of DeepSpeed 0.19.8", "moments: by position"),
                                 ("fsdp2_3", "distributed checkpoint of torch (FSDP2)", "model.norm.weight: F32 [32]"),
                                 ("trainer5", "trainer of transformers 5", "moments: by position")):
@@ -214,13 +214,35 @@ def check_damage(files, scratch):
     refused(case, files, scratch, "is a file of a tensor-parallel rank", source=damaged(case, lambda f: shutil.copy(f / step / "mp_rank_00_model_states.pt", f / step / "mp_rank_01_model_states.pt")))
     refused(case, files, scratch, "is a file of pipeline stages", source=damaged(case, lambda f: (f / step / "layer_00-model_states.pt").touch()))
 
-    # Optimizer files of two ranks exchanged: the master weights are no longer those of the forward pass.
-    def swap(folder):
-        a, b = (folder / step / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))
+    def swap(a, b):
         content = a.read_bytes()
         a.write_bytes(b.read_bytes())
         b.write_bytes(content)
-    refused(case, files, scratch, "the files are of different steps, or the order", source=damaged(case, swap))
+
+    def write_anew(path):
+        """With the name that the file has now inside of it, too."""
+        with zipfile.ZipFile(path) as archive:
+            records = [(record.filename.split("/", 1)[1], archive.read(record)) for record in archive.infolist()]
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in records:
+                archive.writestr(f"{path.stem}/{name}", content)
+
+    # Files of two ranks exchanged, or one in the place of both: the name inside shows it, or that the master weights are no longer those
+    # of the forward pass.
+    def swapped(case, prefix, what, anew=False):
+        def change(folder):
+            paths = [folder / step / f"{prefix}zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt" for rank in (0, 1)]
+            swap(*paths)
+            for path in paths if anew else []:
+                write_anew(path)
+        return damaged(case, change)
+    refused(case, files, scratch, "the files are of different steps, or the order", source=swapped(case, "bf16_", "optim", anew=True))
+    for case3, prefix, what in ((case, "bf16_", "optim"), ("zero3_fp32_2_plain", "", "optim"), ("zero3_fp32_2_plain", "", "model")):
+        refused(case3, files, scratch, (f"{prefix}zero_pp_rank_0_mp_rank_00_{what}_states.pt was written as {prefix}zero_pp_rank_1_mp_rank_00_{what}_states.pt",
+                                        "changed places"), source=swapped(case3, prefix, what))
+    universal = "step/zero/lm_head.weight"
+    refused("universal2_bf16_2", files, scratch, "exp_avg.pt was written as exp_avg_sq.pt",
+            source=damaged("universal2_bf16_2", lambda f: swap(f / universal / "exp_avg.pt", f / universal / "exp_avg_sq.pt")))
     case3 = "zero3_fp32_2_plain"
     refused(case3, files, scratch, "the model file of rank 1 of 2 is missing", source=damaged(case3, lambda f: (f / step / "zero_pp_rank_1_mp_rank_00_model_states.pt").unlink()))
     refused("fsdp2_2", files, scratch, "__1_0.distcp is missing", source=damaged("fsdp2_2", lambda f: (f / "optimizer_0/__1_0.distcp").unlink()))

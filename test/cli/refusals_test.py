@@ -1,4 +1,5 @@
 """What a launch or a rank refuses: with the code that says so, the word that was meant, one error, and nothing left behind."""
+import json
 import os
 import pathlib
 import resource
@@ -57,6 +58,41 @@ def test_memory_of_the_host(folder):
     assert done.returncode == 64 and "1 rank of this host needs 2.25 TiB" in done.stderr, done.stderr
 
 
+def test_models_that_do_not_fit(folder):
+    """What the ranks would refuse of config.json and of axes is refused by recipe check, a dry run and plan with the same words."""
+    sizes = {"model_type": "qwen2", "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 24, "vocab_size": 50, "rms_norm_eps": 1e-6}
+    (folder / "model").mkdir()
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(f"""
+model:    {{ weights: "{folder / 'model'}" }}
+data:     {{ name: random, sequence: 8, train_size: 8 }}
+batch:    {{ global: 8, micro: 1 }}
+parallel: {{ backend: gloo }}
+run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}
+""")
+    cases = (({}, 1, [], None), ({}, 2, ["parallel.tensor=2"], None), ({}, 4, ["parallel.pipeline=4"], None),
+             ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 1, [], "rope_scaling"),
+             ({"use_sliding_window": True}, 1, [], "use_sliding_window is true; it must be false"),
+             ({"attention_bias": True}, 1, [], "attention_bias is true; it must be false"),
+             ({}, 3, ["parallel.tensor=3"], "parallel.tensor: 3 must divide 4 heads"),
+             ({}, 5, ["parallel.pipeline=5"], "parallel.pipeline: 5 stages, and the model has 4 blocks"),
+             ({}, 2, ["parallel.expert=2"], "parallel.expert: 2, but the model has no experts"))
+    for change, ranks, settings, words in cases:
+        (folder / "model/config.json").write_text(json.dumps(sizes | change))
+        options = [word for setting in settings for word in ("--set", setting)]
+        for command in (["recipe", "check", recipe], ["launch", recipe, "--ranks", ranks, "--dry-run"], ["plan", recipe, "--ranks", ranks]):
+            done = run(*command, *options)
+            if words is None:
+                assert done.returncode == 0, (command, options, done.stdout, done.stderr)
+            else:
+                assert done.returncode in (64, 65) and words in done.stderr, (command, options, done.returncode, done.stdout, done.stderr)
+        if words and ranks == 1:
+            done = run("engine", recipe)
+            assert done.returncode in (64, 65) and words in done.stderr, (done.returncode, done.stderr)
+    expect_nothing_left(folder)
+
+
 def test_errors_of_ranks_are_told_once(folder):
     done = launch(folder, "--set", "data.name=cifar10", "--set", f"data.path={folder / 'absent'}", "--set", "model.image_size=32",
                   "--set", "model.channels=3")
@@ -90,8 +126,8 @@ def test_secrets(folder):
     expect_nothing_left(folder)
 
 
-for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_errors_of_ranks_are_told_once,
-             test_refused_launches_leave_nothing, test_secrets):
+for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_models_that_do_not_fit,
+             test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_secrets):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))
     print(f"{test.__name__}: ok")

@@ -21,6 +21,7 @@ struct TextRow {
   std::vector<std::int64_t> tokens, labels;
   std::vector<float> weights;
   std::vector<std::int32_t> positions, starts;
+  std::int64_t length = 0;
   bool operator==(const TextRow&) const = default;
 };
 
@@ -31,12 +32,12 @@ TextRow read(const TextDataset& rows, std::int64_t index) {
   row.labels.assign(length, -1);
   row.weights.assign(length, -1);
   row.positions.assign(rows.most_packed() > 0 ? length : 0, -1);
-  rows.read(index,
-            {.tokens = row.tokens,
-             .labels = row.labels,
-             .weights = row.weights,
-             .positions = row.positions},
-            row.starts);
+  row.length = rows.read(index,
+                         {.tokens = row.tokens,
+                          .labels = row.labels,
+                          .weights = row.weights,
+                          .positions = row.positions},
+                         row.starts);
   return row;
 }
 
@@ -75,6 +76,7 @@ TEST_CASE("a label is the token that follows in its sample, and fill has none", 
   const std::vector<std::int64_t> tokens = {'Q', 'x', 'A', 'y', 'z', kByteEnd, kBytePad, kBytePad};
   TextRow row = read(*all, 0);
   REQUIRE(row.tokens == tokens);
+  REQUIRE(row.length == 6);
   REQUIRE(row.labels == std::vector<std::int64_t>{'x', 'A', 'y', 'z', kByteEnd, 0, 0, 0});
   REQUIRE(row.weights == std::vector<float>{1, 1, 1, 1, 1, 0, 0, 0});
   REQUIRE(all->targets(0) == 5);
@@ -138,6 +140,7 @@ TEST_CASE("packed rows hold each sample whole, and labels never cross", "[text][
       ++seen[text];
     }
     REQUIRE(rows->targets(r) == targets);
+    REQUIRE(row.length == std::ssize(row.tokens) - std::ranges::count(row.tokens, kBytePad));
   }
   REQUIRE(rows->most_packed() == most);
   REQUIRE(seen.size() == lines.size());
@@ -180,6 +183,7 @@ TEST_CASE("random rows are a function of seed, split and index, all labelled", "
     REQUIRE(std::ranges::all_of(row.tokens, [](auto t) { return t >= 0 && t < 1000; }));
     for (std::size_t t = 0; t + 1 < 33; ++t) REQUIRE(row.labels[t] == row.tokens[t + 1]);
     REQUIRE(row.weights == std::vector<float>(33, 1));
+    REQUIRE(row.length == 33);
     for (const auto token : row.tokens) sum += static_cast<double>(token);
   }
   REQUIRE(sum / (50 * 33) == Approx(499.5).margin(40));  // 5.6 standard deviations

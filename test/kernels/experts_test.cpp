@@ -41,28 +41,34 @@ at::Tensor plain_weights(const at::Tensor& logits, const at::Tensor& choices, bo
   return normalize ? chosen / chosen.sum(1, true) : chosen;
 }
 
-/// The mean over tokens of the balance loss and of the z loss of each sample, added up.
+/// The mean over the tokens that count of the balance loss and of the z loss of each sample, added
+/// up.
 at::Tensor plain_losses(const at::Tensor& logits, const at::Tensor& choices,
-                        const ops::RouterLosses& losses, std::int64_t samples) {
+                        const ops::RouterLosses& losses) {
   const std::int64_t experts = logits.size(1);
-  const auto of_sample = [&](const at::Tensor& x) {
-    return x.narrow(0, 0, samples * losses.tokens).view({samples, losses.tokens, -1});
-  };
   const at::Tensor share = at::zeros_like(logits).scatter_(1, choices.to(at::kLong), 1.0).detach();
-  const at::Tensor balance =
-      (of_sample(share).mean(1) * of_sample(logits.softmax(1)).mean(1)).sum() *
-      static_cast<double>(experts);
-  const at::Tensor z = of_sample(logits.logsumexp(1, true)).pow(2).mean(1).sum();
-  return balance * losses.balance + z * losses.z;
+  const at::Tensor p = logits.softmax(1), log_sum = logits.logsumexp(1);
+  at::Tensor total = at::zeros({}, logits.options());
+  std::int64_t first = 0;
+  for (const std::int64_t length : numbers(losses.lengths)) {
+    const auto mean = [&](const at::Tensor& x) { return x.narrow(0, first, length).mean(0); };
+    first += losses.tokens;
+    if (length == 0) continue;
+    const at::Tensor balance = (mean(share) * mean(p)).sum() * static_cast<double>(experts);
+    total = total + balance * losses.balance + mean(log_sum.pow(2)) * losses.z;
+  }
+  return total;
 }
 
 TEST_CASE("the router's weights and losses have the gradients of autograd", "[kernels][experts]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
-  const std::int64_t experts = GENERATE(1, 2, 7), tokens = 6, samples = 3, valid = GENERATE(2, 3);
+  const std::int64_t experts = GENERATE(1, 2, 7), tokens = 6, samples = 3;
+  const bool padded = GENERATE(false, true);
+  const at::Tensor lengths = padded ? at::tensor({6, 2, 0}, at::kInt) : at::full({3}, 6, at::kInt);
   const std::int64_t chosen = GENERATE(1, 2, 7);
   if (chosen > experts) return;
   const bool normalize = GENERATE(false, true), with_losses = GENERATE(false, true);
-  CAPTURE(c10::toString(dtype), experts, chosen, normalize, with_losses, valid);
+  CAPTURE(c10::toString(dtype), experts, chosen, normalize, with_losses, padded);
   test::Random random(1);
   const at::Tensor x = random({samples * tokens, experts}, dtype);
   const at::Tensor dy = random({samples * tokens, chosen});
@@ -73,7 +79,7 @@ TEST_CASE("the router's weights and losses have the gradients of autograd", "[ke
               .z = 0.25,
               .tokens = tokens,
               .seed = at::full({}, 3.0, at::kFloat),
-              .valid = at::full({}, valid, at::kInt),
+              .lengths = lengths,
               .loss_sum = loss_sum,
               .loss_factor = 0.125};
   }
@@ -85,7 +91,7 @@ TEST_CASE("the router's weights and losses have the gradients of autograd", "[ke
   const at::Tensor weights = plain_weights(exact, routes.choices, normalize);
   const at::Tensor chosen_weights = weights.gather(1, routes.choices.to(at::kLong));
   at::Tensor total = (chosen_weights * dy.to(at::kDouble)).sum();
-  if (with_losses) total = total + 3 * plain_losses(exact, routes.choices, losses, valid);
+  if (with_losses) total = total + 3 * plain_losses(exact, routes.choices, losses);
   total.backward();
   CHECK(far(routes.weights, chosen_weights, at::kFloat, experts) == "");
   // A gradient of 0 (all experts chosen and their weights made to add up) has no scale of its own.
@@ -96,7 +102,7 @@ TEST_CASE("the router's weights and losses have the gradients of autograd", "[ke
   ops::RouterLosses balance_only = losses;
   balance_only.balance = 0.125;
   balance_only.z = 0;
-  const at::Tensor expected = plain_losses(exact, routes.choices, balance_only, valid) + 5;
+  const at::Tensor expected = plain_losses(exact, routes.choices, balance_only) + 5;
   CHECK(far(loss_sum, expected, at::kFloat, tokens * samples) == "");
 }
 
@@ -123,7 +129,7 @@ TEST_CASE("ranks with parts of the samples have the losses of one rank", "[kerne
                              .z = 0.25,
                              .tokens = kTokens,
                              .seed = at::full({}, 3.0, at::kFloat),
-                             .valid = at::full({}, 2, at::kInt),
+                             .lengths = at::tensor({8, 3, 0}, at::kInt),
                              .loss_sum = loss_sum,
                              .parts = parts};
   };
@@ -140,7 +146,12 @@ TEST_CASE("ranks with parts of the samples have the losses of one rank", "[kerne
     const AxisPart of_sequence = {rank / tensor, sequence}, rows = {rank % tensor, tensor};
     const at::Tensor own = test::leaf(rows_of(x, kSamples, of_sequence, rows));
     at::Tensor& sum = sums[to_index(rank)] = at::zeros({});
-    const ops::SampleParts parts = {.sequence = sequence, .rows = rows, .ranks = peers.get()};
+    const at::Tensor all = at::arange(kSamples * kTokens, at::kInt).view({-1, 1});
+    const ops::SampleParts parts = {
+        .sequence = sequence,
+        .places = sequence > 1 ? rows_of(all, kSamples, of_sequence, {}).flatten() : at::Tensor(),
+        .rows = rows,
+        .ranks = peers.get()};
     ops::route(own, shape, losses_with(parts, sum))
         .weights.backward(rows_of(dy, kSamples, of_sequence, rows));
     gradients[to_index(rank)] = own.grad();
@@ -320,13 +331,13 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
   test::Random random(5);
   const at::Tensor x = random({kRows, kExperts}), dw = random({kRows, kChosen});
   const at::Tensor seed = at::full({}, 2.0, at::kFloat), loss_sum = at::zeros({}),
-                   valid = at::full({}, 1, at::kInt), logits = test::leaf(x);
+                   lengths = at::tensor({3, 0}, at::kInt), logits = test::leaf(x);
   const ops::Routes routes = ops::route(logits, {kExperts, kChosen, true},
                                         {.balance = 0.5,
                                          .z = 0.1,
                                          .tokens = kTokens,
                                          .seed = seed,
-                                         .valid = valid,
+                                         .lengths = lengths,
                                          .loss_sum = loss_sum});
   routes.weights.backward(dw);
 
@@ -347,17 +358,20 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
   kernels::reference::expert_sums({.logits = x.const_data_ptr(),
                                    .log_sum = log_sum.const_data_ptr<float>(),
                                    .choices = choices.const_data_ptr<std::int32_t>(),
+                                   .lengths = lengths.const_data_ptr<std::int32_t>(),
+                                   .places = nullptr,
                                    .sums = sums.mutable_data_ptr<float>(),
                                    .partial = nullptr,
                                    .rows = kRows,
                                    .first_row = 0,
                                    .sample_rows = kTokens,
                                    .samples = kSamples,
+                                   .tokens = kTokens,
                                    .experts = kExperts,
                                    .chosen = kChosen,
                                    .dtype = kernels::DType::f32});
   kernels::reference::expert_shares({.sums = sums.const_data_ptr<float>(),
-                                     .valid = valid.const_data_ptr<std::int32_t>(),
+                                     .lengths = lengths.const_data_ptr<std::int32_t>(),
                                      .share = share.mutable_data_ptr<float>(),
                                      .loss_sum = sum.mutable_data_ptr<float>(),
                                      .factor = 1,
@@ -371,7 +385,8 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
                                       .grad_weights = dw.const_data_ptr<float>(),
                                       .seed = seed.const_data_ptr<float>(),
                                       .share = share.const_data_ptr<float>(),
-                                      .valid = valid.const_data_ptr<std::int32_t>(),
+                                      .lengths = lengths.const_data_ptr<std::int32_t>(),
+                                      .places = nullptr,
                                       .grad_logits = grad.mutable_data_ptr(),
                                       .balance = 0.5f,
                                       .z = 0.1f,

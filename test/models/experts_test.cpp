@@ -5,6 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -183,23 +184,30 @@ TEST_CASE("the balance loss is counted in training only, and not again when a bl
   Model model = make_model(work.config, {.sequence = work.sequence});
   test::bind_parameters(model, *make_random_weights(4));
   const at::NoGradGuard no_gradients;
-  const auto counted = [&](Mode mode, std::int64_t valid) {
+  const auto counted = [&](Mode mode, const at::Tensor& lengths) {
     BlockContext context{
         .mode = mode, .totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
     Batch batch = work.batch;
-    batch.valid = at::full({}, valid, at::kInt);
+    batch.lengths = lengths;
     Tensors state;
     for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
       state = model.blocks[i]->forward(state, batch, context);
     return context.totals[kBalanceTotal].item<double>();
   };
-  const double all = counted(Mode::train, kExpertsSamples), first = counted(Mode::train, 1);
+  const at::Tensor whole = at::full({kExpertsSamples}, work.sequence, at::kInt);
+  at::Tensor fillers = at::zeros_like(whole);
+  fillers[0] = work.sequence;
+  const double all = counted(Mode::train, whole), first = counted(Mode::train, fillers);
   // Two choices of a token: at least 2 for each sample.
   CHECK(all >= 2 * kExpertsSamples - 1e-5);
   CHECK(first >= 2 - 1e-5);
   CHECK(first < all);
-  CHECK(counted(Mode::recompute, kExpertsSamples) == 0);
-  CHECK(counted(Mode::evaluate, kExpertsSamples) == 0);
+  // A sample of one token is what it is alone, however it is filled up.
+  at::Tensor short_one = fillers.clone();
+  short_one[0] = 1;
+  CHECK(counted(Mode::train, short_one) != Approx(first));
+  CHECK(counted(Mode::recompute, whole) == 0);
+  CHECK(counted(Mode::evaluate, whole) == 0);
 }
 
 /// Next tokens' logits for `tokens`.

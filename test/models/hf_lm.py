@@ -244,6 +244,15 @@ def earlier_config(folder):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def ungrouped_config(folder):
+    """As Llama files of 2023: every head has keys of its own, and the file does not say so."""
+    earlier_config(folder)
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def check_published(probe, name, config, folder, change):
     """The same logits from a folder as it is published."""
     model = random_model(config)
@@ -256,6 +265,40 @@ def check_published(probe, name, config, folder, change):
     check_fp32(name, ours, theirs)
     check_export(name, folder, model, data)
     print(f"{name}: loads and exports")
+
+
+def check_two_tables(probe, name, config, folder):
+    """Files with a head of its own beside config.json's tie_word_embeddings: transformers goes by the files, we refuse and say how to
+    have the same. A head that is the table, saved twice or alone, is one tensor to both."""
+    model = random_model(config)
+    model.save_pretrained(folder / "theirs")
+    path = folder / "theirs" / "model.safetensors"
+    tensors = load_file(path)
+    table = next(key for key in tensors if key.endswith(("embed_tokens.weight", "word_embeddings.weight")))
+    data = make_data(config.vocab_size)
+    save_file({**{key: value.float() for key, value in data.items()},
+               "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
+
+    def logits_of_files(head, without_table=False):
+        changed = {key: value for key, value in tensors.items() if not (without_table and key == table)}
+        save_file({**changed, "lm_head.weight": head}, path, {"format": "pt"})
+        loaded = AutoModelForCausalLM.from_pretrained(folder / "theirs", attn_implementation="eager").eval()
+        with torch.no_grad():
+            return loaded(data["tokens"][0]).logits.flatten(0, 1)
+
+    for what, alone in (("saved twice", False), ("saved as the head", True)):
+        theirs = logits_of_files(tensors[table].clone(), alone)
+        compare(f"{name}, {what}", run_probe(probe, folder, "fp32")["logits"], theirs, TOLERANCE * theirs.abs().max().item())
+    theirs = logits_of_files(tensors[table] + 0.1 * torch.randn_like(tensors[table]))
+    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "out", folder / "ours", "fp32"],
+                          capture_output=True, text=True)
+    for word in ("'lm_head.weight' is not '" + table, "tie_word_embeddings", "\"tie_word_embeddings\": false"):
+        if done.returncode != 65 or word not in done.stderr:
+            sys.exit(f"{name}: expected {word}, exit {done.returncode}: {done.stderr}")
+    settings = json.loads((folder / "theirs" / "config.json").read_text())
+    (folder / "theirs" / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+    compare(f"{name}, untied", run_probe(probe, folder, "fp32")["logits"], theirs, TOLERANCE * theirs.abs().max().item())
+    print(f"{name}: a head of its own is refused, or taken as transformers does")
 
 
 def main():
@@ -275,10 +318,15 @@ def main():
         for name, config, change in (("bloom, published", CASES["bloom, 6 heads"], without_prefix),
                                      ("qwen2, published", CASES["qwen2, untied"], earlier_config),
                                      ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
-                                     ("llama, published", CASES["llama, tied, scaled"], earlier_config)):
+                                     ("llama, published", CASES["llama, tied, scaled"], earlier_config),
+                                     ("llama, of 2023", LlamaConfig(**{**QWEN2, "num_key_value_heads": 4}), ungrouped_config)):
             folder = Path(root) / name.replace(", ", "-")
             folder.mkdir()
             check_published(probe, name, config, folder, change)
+        for name in ("bloom, 6 heads", "qwen2, tied", "llama, tied, scaled"):
+            folder = Path(root) / (name.replace(", ", "-") + "-tables")
+            folder.mkdir()
+            check_two_tables(probe, name, CASES[name], folder)
 
 
 if __name__ == "__main__":

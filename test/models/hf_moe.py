@@ -76,30 +76,35 @@ def router_losses(logits, config):
     return config.num_experts * (share * probabilities.mean(0)).sum(), logits.logsumexp(1).square().mean()
 
 
-def check_router_losses(probe, name, config, folder, samples):
-    """Means over samples and layers; transformers pools both, so that one of each is the same to it."""
+def check_router_losses(probe, name, config, folder, samples, lengths=None):
+    """Means over samples and layers, of the tokens that are no padding; transformers pools samples and layers, so that it is asked for
+    one of each at a time."""
     model = random_model(config)
     model.save_pretrained(folder / "theirs")
     data = hf_lm.make_data(config.vocab_size)
     data["last"], data["tokens"] = data["last"][:samples], data["tokens"][:, :samples].contiguous()
     for key in ("labels", "weights"):
         data[key] = data[key][:, :samples * TOKENS].contiguous()
-    save_input(folder, data)
+    lengths = lengths or [TOKENS] * samples
+    mask = (torch.arange(TOKENS) < torch.tensor(lengths)[:, None]).long()
+    for key in ("labels", "weights"):  # padding has no labels
+        data[key] = data[key] * torch.nn.functional.pad(mask[:, 1:], (0, 1)).flatten()
+    save_input(folder, {**data, "lengths": torch.tensor(lengths).expand(hf_lm.STEPS, -1).contiguous()})
     ours = hf_lm.run_probe(probe, folder, "fp32", BALANCE, Z)
     model = model.double()
-    out = model(data["tokens"][0], output_router_logits=True)
+    out = model(data["tokens"][0], attention_mask=mask, output_router_logits=True)
     layers = [logits.view(samples, TOKENS, -1) for logits in out.router_logits]
-    pairs = [router_losses(sample, config) for layer in layers for sample in layer]
+    pairs = [router_losses(sample[:length], config) for layer in layers for sample, length in zip(layer, lengths)]
     balance, z = (torch.stack(values).mean() for values in zip(*pairs))
-    if samples == 1 and len(layers) == 1:
-        theirs = load_balancing_loss_func(out.router_logits, config.num_experts, config.num_experts_per_tok)
-        compare(f"{name}: transformers' balance loss", balance, theirs, 1e-6 * theirs.item())
+    theirs = torch.stack([load_balancing_loss_func((layer[i],), config.num_experts, config.num_experts_per_tok, mask[i:i + 1])
+                          for layer in layers for i in range(samples)]).mean()
+    compare(f"{name}: transformers' balance loss", balance, theirs, 1e-6 * theirs.item())
     compare(f"{name}: balance loss", ours["balance"], balance, TOLERANCE * balance.item())
     (hf_lm.mean_loss(out.logits, data, 0) + BALANCE * balance + Z * z).backward()
     gradients = hf_lm.gradients_by_file_name(model)
     worst = max(compare(f"{name}: {key}", ours[key], value, TOLERANCE * value.abs().max().item())
                 for key, value in gradients.items())
-    print(f"{name}, {samples} samples: balance loss {balance:.4f}, gradients within {worst:.2g} of what is allowed")
+    print(f"{name}, samples of {lengths}: balance loss {balance:.4f}, gradients within {worst:.2g} of what is allowed")
 
 
 def main():
@@ -111,13 +116,15 @@ def main():
             folder = Path(root) / str(index)
             folder.mkdir()
             check(probe, name, config, folder)
-        losses = (("router losses, one layer", Qwen2MoeConfig(**{**QWEN2, "num_hidden_layers": 1}), 1),
-                  ("router losses", Qwen2MoeConfig(**QWEN2), 3),
-                  ("router losses, even weights", Qwen3MoeConfig(**QWEN3, norm_topk_prob=True), 2))
-        for name, config, samples in losses:
+        losses = (("router losses, one layer", Qwen2MoeConfig(**{**QWEN2, "num_hidden_layers": 1}), 1, None),
+                  ("router losses", Qwen2MoeConfig(**QWEN2), 3, None),
+                  ("router losses, even weights", Qwen3MoeConfig(**QWEN3, norm_topk_prob=True), 2, None),
+                  ("router losses, padding", Qwen2MoeConfig(**QWEN2), 3, [TOKENS, 4, 7]),
+                  ("router losses, padding and even weights", Qwen3MoeConfig(**QWEN3, norm_topk_prob=True), 2, [3, 10]))
+        for name, config, samples, lengths in losses:
             folder = Path(root) / name.replace(", ", "-")
             folder.mkdir()
-            check_router_losses(probe, name, config, folder, samples)
+            check_router_losses(probe, name, config, folder, samples, lengths)
 
 
 main()

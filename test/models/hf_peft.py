@@ -53,7 +53,12 @@ CASES = {
     "qwen3": (QWEN3, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "qwen3, norms": (QWEN3, 2, 4, ["q_proj"], ["q_proj"], ["q_norm", "k_norm"]),
     "llama": (LLAMA, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "bloom, table": (BLOOM, 4, 8, ["query_key_value"], [], ["word_embeddings"]),
+    "qwen2, table": (QWEN2, 4, 8, ["q_proj", "v_proj"], ["q_proj", "v_proj"], ["embed_tokens"]),
+    "llama, table and norm": (LLAMA, 4, 8, ["q_proj", "v_proj"], ["q_proj", "v_proj"], ["embed_tokens", "model.norm"]),
+    "llama, untied": (LlamaConfig(**{**DECODER, "tie_word_embeddings": False}), 4, 8, ["q_proj"], ["q_proj"], ["embed_tokens"]),
 }
+TABLES = {"word_embeddings", "embed_tokens"}
 
 
 def random_model(config):
@@ -105,8 +110,10 @@ def compare(what, ours, theirs):
 def check(probe, name, folder, config, rank, alpha, target_modules, targets, full):
     base = random_model(config)
     base.save_pretrained(folder / "base")
+    # PEFT copies each module; it keeps table and head of a tied model one where it is told to.
+    tied = not TABLES.isdisjoint(full) and config.tie_word_embeddings
     theirs = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=target_modules,
-                                             modules_to_save=full or None)).eval()
+                                             modules_to_save=(full + ["lm_head"] * tied) or None, ensure_weight_tying=tied)).eval()
     with torch.no_grad():  # B would start at zero, and A would get no gradient
         for key, parameter in theirs.named_parameters():
             if "lora_B" in key:
@@ -144,6 +151,38 @@ def check(probe, name, folder, config, rank, alpha, target_modules, targets, ful
     if set(started) != set(written):
         sys.exit(f"{name}: tensors of other names: {sorted(set(started) ^ set(written))}")
     print(f"{name}: {len(written)} tensors, losses within {apart:.2g}, equal logits in PEFT and merged")
+
+
+def check_tables(probe, folder, config, table):
+    """Adapters in which table and head of a tied model are not one are refused; where PEFT keeps them one, both are in its file. (Of BLOOM it
+    does so only where the head is named, too.)"""
+    base = random_model(config)
+    base.save_pretrained(folder / "base")
+    save_file({key: value.float() for key, value in make_data(config).items()}, folder / "input.safetensors")
+    (folder / "options.json").write_text(json.dumps({"rank": 2, "alpha": 4, "targets": [], "also_train": [table], "lr": LR,
+                                                     "weight_decay": WEIGHT_DECAY}))
+    targets = ["query_key_value"] if config.model_type == "bloom" else ["q_proj", "k_proj", "v_proj", "o_proj"]
+    for full, tied, words in (([table], False, [f"{table}.weight' is not the base's head, which PEFT keeps"]),
+                              (["lm_head"], False, ["lm_head.weight' is not the base's embedding, which PEFT keeps"]),
+                              ([table, "lm_head"], False, [f"{table}.weight' is not 'base_model.model.lm_head.weight'"]),
+                              ([table, "lm_head"], True, [])):
+        theirs = get_peft_model(MAKE[config.model_type].from_pretrained(folder / "base", attn_implementation="eager"),
+                                LoraConfig(r=2, lora_alpha=4, target_modules=targets, modules_to_save=full,
+                                           ensure_weight_tying=tied)).eval()
+        with torch.no_grad():
+            for key, parameter in theirs.named_parameters():
+                if "modules_to_save" in key:
+                    parameter.add_(torch.randn_like(parameter) * 0.2)
+        theirs.save_pretrained(folder / "start")
+        if words:
+            expect_refusal(probe, folder, words + ["tie_word_embeddings"])
+            continue
+        with torch.no_grad():
+            data = make_data(config)
+            save_file({key: value.float() for key, value in data.items()}, folder / "input.safetensors")
+            subprocess.run([probe, folder], check=True)
+            compare(f"{config.model_type}: a tied table", load_file(folder / "output.safetensors")["before"], logits_of(theirs, data, 0))
+    print(f"{config.model_type}: tables and heads that are not one are refused")
 
 
 def check_earlier_names(probe, folder):
@@ -203,6 +242,10 @@ def main():
         folder.mkdir()
         check_earlier_names(probe, folder)
         check_refusals(probe, folder)
+        for config, table in ((BLOOM, "word_embeddings"), (LLAMA, "embed_tokens")):
+            folder = Path(root) / f"{config.model_type}-tables"
+            folder.mkdir()
+            check_tables(probe, folder, config, table)
 
 
 main()

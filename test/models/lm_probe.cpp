@@ -23,10 +23,11 @@
 /// writes to OUTPUT, of the first of INPUT's batches: logits, loss, next tokens after `last`, and
 /// every gradient; then takes an AdamW step on each batch and writes the losses. INPUT has, all as
 /// fp32: tokens [N, B, T], labels and weights [N, B * T], last [B], and lr, beta1, beta2, eps,
-/// weight_decay (of matrices) as optimizer [5]. Before the steps the weights go to folder EXPORT.
-/// DTYPE is that of the computation, fp32 or bf16; steps are taken in fp32 only. With BALANCE and
-/// Z, coefficients of losses of the routers that are means over samples and layers, the gradients
-/// are those of the mean loss and of these, and OUTPUT has the balance loss, too.
+/// weight_decay (of matrices) as optimizer [5], and perhaps lengths [N, B] without padding. Before
+/// the steps the weights go to folder EXPORT. DTYPE is that of the computation, fp32 or bf16; steps
+/// are taken in fp32 only. With BALANCE and Z, coefficients of losses of the routers that are means
+/// over samples and layers, the gradients are those of the mean loss and of these, and OUTPUT has
+/// the balance loss, too.
 namespace dstrain {
 namespace {
 
@@ -48,6 +49,7 @@ class Probe {
     tokens_ = read_tensor(file_, "tokens").to(at::kLong);
     labels_ = read_tensor(file_, "labels").to(at::kLong);
     weights_ = read_tensor(file_, "weights");
+    if (file_.entries().contains("lengths")) lengths_ = read_tensor(file_, "lengths").to(at::kInt);
     model_ =
         make_model(config, {.sequence = static_cast<int>(tokens_.size(2)), .experts = experts});
     std::vector<std::string> notes;
@@ -146,7 +148,8 @@ class Probe {
   [[nodiscard]] Batch batch(std::int64_t index) const {
     return {.tokens = tokens_[index],
             .labels = labels_[index],
-            .weights = weights_[index].contiguous()};
+            .weights = weights_[index].contiguous(),
+            .lengths = lengths_.defined() ? lengths_[index].contiguous() : at::Tensor()};
   }
 
   Tensors before_head(const Batch& batch) {
@@ -157,7 +160,7 @@ class Probe {
   }
 
   SafetensorsFile file_;
-  at::Tensor tokens_, labels_, weights_;
+  at::Tensor tokens_, labels_, weights_, lengths_;
   Model model_;
   Tensors masters_;  ///< fp32 weights; in fp32 the parameters' own
   float balance_ = 0;

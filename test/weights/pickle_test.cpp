@@ -142,7 +142,7 @@ TEST_CASE("bombs end at their limits", "[weights][pickle]") {
     laughs += "eq" + little(static_cast<std::uint64_t>(level), 1);
   }
   CHECK(pickle_error(program_of(laughs)) == "no error");
-  CHECK(pickle_error(program_of(std::string(2000, 'N')), {.values = 1000})
+  CHECK(pickle_error(program_of(std::string(2000, ']')), {.values = 1000})
             .find("p.pkl: more than 1000 values") == 0);
   CHECK(pickle_error(program_of("N" + std::string(2000, '2')), {.stack = 1000})
             .find("p.pkl: a stack of more than 1000") == 0);
@@ -152,6 +152,14 @@ TEST_CASE("bombs end at their limits", "[weights][pickle]") {
             .find("p.pkl: a text of 2147483647 bytes, more than 67108864") == 0);
   CHECK(pickle_error(program_of("\x8D" + little(~std::uint64_t{0}, 8))).find("p.pkl: a text of") ==
         0);
+  // A constant is one value wherever it stands; others need bytes of the file.
+  std::string many = "](";
+  for (int i = 0; i < 1000; ++i) many += "NK\x07\x88\x89"s;
+  CHECK(pickle_error(program_of(many + "e"), {.values = 5}) == "no error");
+  const Pickle constants = read(program_of(many + "e"));
+  CHECK(constants.root().items.at(0) == constants.root().items.at(4));
+  CHECK(pickle_error(program_of(std::string(std::size_t{2} << 20, ']')))
+            .find("values in 2097155 bytes") != std::string::npos);
   // A long name that is called again and again.
   std::string names = "c" + std::string(1 << 20, 'm') + "\nf\nq\0"s;
   for (int i = 0; i < 2000; ++i) names += "h\0)R"s;
@@ -168,6 +176,22 @@ TEST_CASE("a listing keeps its limits", "[weights][pickle]") {
   CHECK(lines[0].what == "pkg.mod.Thing");
   CHECK(lines[0].value == " with a state nested deeper than 1");
   CHECK(lines[3].what == "1 more");
+}
+
+TEST_CASE("a listing names what several hold after the first of them", "[weights][pickle]") {
+  // Each list holds the one before twice.
+  std::string twice = "](K\x01N]eq\0"s;
+  for (int level = 1; level < 30; ++level) {
+    twice += "](h" + little(static_cast<std::uint64_t>(level - 1), 1) + "h" +
+             little(static_cast<std::uint64_t>(level - 1), 1) + "eq" +
+             little(static_cast<std::uint64_t>(level), 1);
+  }
+  const Pickle pickle = read(program_of(twice));
+  const auto lines = listing(pickle.root());
+  CHECK(lines.size() == 3 + 29);
+  CHECK(lines.back().path == "[1]");
+  CHECK(lines.back().value == "the same as [0]");
+  CHECK(listing(pickle.root(), {.bytes = 100}).size() < 10);
 }
 
 TEST_CASE("a list that holds itself is read", "[weights][pickle]") {

@@ -27,18 +27,19 @@ struct RouterShape {
 /// Which tokens the rows of a rank are, where the samples of a micro-batch are spread over ranks.
 struct SampleParts {
   int sequence = 1;               ///< ranks that have equal parts of each sample
+  at::Tensor places = {};         ///< of several, OwnRows::rows
   AxisPart rows = {};             ///< of those parts, sample after sample, the rows that are here
   Communicator* ranks = nullptr;  ///< all that have parts; null: this one alone
 };
 
-/// Losses that keep the router even: coefficients of the mean over the tokens of a sample, also of
-/// those that other ranks have.
+/// Losses that keep the router even: coefficients of the mean over the tokens of a sample that
+/// count, also of those that other ranks have.
 struct RouterLosses {
   double balance = 0;       ///< arXiv:2101.03961, eq. 4, all choices of a token counted
   double z = 0;             ///< arXiv:2202.08906, eq. 5
   std::int64_t tokens = 0;  ///< of a sample
   at::Tensor seed = {};     ///< [] fp32, gradient of the sum over samples; undefined: no losses
-  at::Tensor valid = {};    ///< [] int32: samples that are no fillers; undefined: all
+  at::Tensor lengths = {};  ///< [B] int32, as Batch::lengths; undefined: all tokens count
   /// [] fp32 += loss_factor * sum over samples of the balance loss; of several ranks on the first.
   at::Tensor loss_sum = {};
   double loss_factor = 1;

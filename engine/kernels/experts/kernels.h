@@ -26,16 +26,20 @@ struct Route {
   DType dtype;
 };
 
-/// How the experts of each sample are used: sums[0, b, e] = sum over the sample's rows of
-/// softmax(logits)[e], sums[1, b, e] = how many of its rows chose e. Row r is of sample
-/// (first_row + r) / sample_rows; a sample may have no row.
+/// How the experts of each sample are used: sums[0, b, e] = sum over the sample's rows that count
+/// of softmax(logits)[e], sums[1, b, e] = how many of them chose e. Row r is of sample
+/// (first_row + r) / sample_rows and is its token places[first_row + r] % tokens, without `places`
+/// (first_row + r) % tokens; the first lengths[b] tokens of a sample count. A sample may have no
+/// row.
 struct ExpertSums {
   const void* logits;           ///< [rows, experts]
   const float* log_sum;         ///< [rows]
   const std::int32_t* choices;  ///< [rows, chosen]
+  const std::int32_t* lengths;  ///< [samples]; null: all tokens count
+  const std::int32_t* places;   ///< [samples * sample_rows]; null: sample_rows is tokens
   float* sums;                  ///< [2, samples, experts]
   float* partial;               ///< scratch, expert_sums_scratch(...) elements
-  std::int64_t rows, first_row, sample_rows, samples, experts, chosen;
+  std::int64_t rows, first_row, sample_rows, samples, tokens, experts, chosen;
   DType dtype;
 };
 [[nodiscard]] std::int64_t expert_sums_scratch(std::int64_t samples, std::int64_t sample_rows,
@@ -44,20 +48,20 @@ struct ExpertSums {
 /// How evenly: share[b, e] = part of the sample's tokens that chose e, and loss_sum += factor * sum
 /// over samples of experts * sum over e of share[b, e] * mean over the tokens of
 /// softmax(logits)[e]. Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6, with every choice of a
-/// token counted. Samples from `valid` on are fillers: their shares are 0.
+/// token counted. Without tokens, as a filler is, a sample has shares of 0.
 struct ExpertShares {
-  const float* sums;          ///< [2, samples, experts], of all tokens of the samples
-  const std::int32_t* valid;  ///< [1]; null: all samples
-  float* share;               ///< [samples, experts]
-  float* loss_sum;            ///< [1]; null: not wanted
+  const float* sums;            ///< [2, samples, experts], of all tokens of the samples
+  const std::int32_t* lengths;  ///< [samples], tokens of each; null: `tokens`
+  float* share;                 ///< [samples, experts]
+  float* loss_sum;              ///< [1]; null: not wanted
   float factor;
   std::int64_t samples, tokens, experts;
 };
 
 /// grad_logits from the gradient of the weights, plus those of two losses, each a mean over the
 /// tokens of a sample: seed * balance * experts * sum over e of share[b, e] * softmax(logits)[e],
-/// and seed * z * log_sum^2 (Zoph et al. 2022, arXiv:2202.08906, eq. 5). Rows are of samples as in
-/// ExpertSums, which have `tokens` tokens on all ranks.
+/// and seed * z * log_sum^2 (Zoph et al. 2022, arXiv:2202.08906, eq. 5). Rows are of samples, and
+/// count, as in ExpertSums.
 struct RouteBackward {
   const void* logits;
   const std::int32_t* choices;
@@ -66,8 +70,9 @@ struct RouteBackward {
   const float* grad_weights;  ///< [rows, chosen]
   const float* seed;          ///< [1]; null: neither loss
   const float* share;         ///< [samples, experts]; null: no balance
-  const std::int32_t* valid;  ///< [1]; null: all samples
-  void* grad_logits;          ///< [rows, experts]
+  const std::int32_t* lengths;
+  const std::int32_t* places;
+  void* grad_logits;  ///< [rows, experts]
   float balance, z;
   std::int64_t rows, first_row, sample_rows, tokens, experts, chosen;
   bool normalize;

@@ -2,7 +2,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -87,10 +89,22 @@ at::Tensor sample_of_rows(std::int64_t rows, const RouterLosses& losses) {
       .floor_divide(samples.rows_of_each);
 }
 
-/// 1 for each sample that is no filler, else 0: [B].
-at::Tensor counted_samples(std::int64_t samples, const RouterLosses& losses) {
-  const at::Tensor number = at::arange(samples, losses.seed.options().dtype(at::kInt));
-  return (losses.valid.defined() ? number.lt(losses.valid) : number.ge(0)).to(at::kFloat);
+/// Tokens of each sample that count: [B].
+at::Tensor tokens_of_samples(std::int64_t samples, const RouterLosses& losses) {
+  return losses.lengths.defined()
+             ? losses.lengths.to(at::kFloat)
+             : at::full({samples}, static_cast<double>(losses.tokens), at::kFloat);
+}
+
+/// 1 for each row that counts, else 0: [M].
+at::Tensor rows_that_count(std::int64_t rows, const RouterLosses& losses) {
+  if (!losses.lengths.defined()) return at::ones({rows});
+  const std::int64_t first = samples_of(rows, losses).first_row;
+  const at::Tensor& places = losses.parts.places;
+  const at::Tensor place = places.defined() ? places.narrow(0, first, rows).to(at::kLong)
+                                            : at::arange(first, first + rows, at::kLong);
+  const at::Tensor lengths = losses.lengths.index_select(0, sample_of_rows(rows, losses));
+  return place.remainder(losses.tokens).lt(lengths).to(at::kFloat);
 }
 
 /// Probabilities and choices of the rows here by sample and expert: [2, B, E].
@@ -99,7 +113,8 @@ at::Tensor sums_cpu(const at::Tensor& logits, const Routed& routed, const Router
   const at::Tensor p = (logits.to(at::kFloat) - routed.log_sum.unsqueeze(1)).exp();
   const at::Tensor chosen = at::zeros({rows, experts}).scatter_(1, routed.choices.to(at::kLong), 1);
   return at::zeros({2, samples_of(rows, losses).number, experts})
-      .index_add_(1, sample_of_rows(rows, losses), at::stack({p, chosen}));
+      .index_add_(1, sample_of_rows(rows, losses),
+                  at::stack({p, chosen}) * rows_that_count(rows, losses).unsqueeze(1));
 }
 
 at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
@@ -111,12 +126,15 @@ at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const Route
   kernels::cuda::expert_sums({.logits = logits.const_data_ptr(),
                               .log_sum = routed.log_sum.const_data_ptr<float>(),
                               .choices = routed.choices.const_data_ptr<std::int32_t>(),
+                              .lengths = pointer<std::int32_t>(losses.lengths),
+                              .places = pointer<std::int32_t>(losses.parts.places),
                               .sums = sums.mutable_data_ptr<float>(),
                               .partial = partial.mutable_data_ptr<float>(),
                               .rows = rows,
                               .first_row = first_row,
                               .sample_rows = rows_of_each,
                               .samples = samples,
+                              .tokens = losses.tokens,
                               .experts = experts,
                               .chosen = routed.choices.size(1),
                               .dtype = kernel_dtype(logits)},
@@ -125,8 +143,9 @@ at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const Route
 }
 
 at::Tensor shares_cpu(const at::Tensor& sums, const RouterLosses& losses) {
-  const auto tokens = static_cast<double>(losses.tokens);
-  const at::Tensor share = sums[1] / tokens * counted_samples(sums.size(1), losses).unsqueeze(1);
+  // Of a sample without tokens all sums are 0.
+  const at::Tensor tokens = tokens_of_samples(sums.size(1), losses).clamp_min(1).unsqueeze(1);
+  const at::Tensor share = sums[1] / tokens;
   if (losses.loss_sum.defined()) {
     losses.loss_sum.add_((share * (sums[0] / tokens)).sum(),
                          losses.loss_factor * static_cast<double>(sums.size(2)));
@@ -137,7 +156,7 @@ at::Tensor shares_cpu(const at::Tensor& sums, const RouterLosses& losses) {
 at::Tensor shares_cuda(const at::Tensor& sums, const RouterLosses& losses) {
   at::Tensor share = scratch(sums, {sums.size(1), sums.size(2)});
   kernels::cuda::expert_shares({.sums = sums.const_data_ptr<float>(),
-                                .valid = pointer<std::int32_t>(losses.valid),
+                                .lengths = pointer<std::int32_t>(losses.lengths),
                                 .share = share.mutable_data_ptr<float>(),
                                 .loss_sum = pointer<float>(losses.loss_sum),
                                 .factor = static_cast<float>(losses.loss_factor),
@@ -169,17 +188,17 @@ at::Tensor backward_cpu(const at::Tensor& logits, const Routed& routed, const at
   at::Tensor of_p = at::zeros_like(p).scatter_(1, choices, of_weights);
   at::Tensor of_log_sum = at::zeros({}, p.options());
   if (losses.seed.defined()) {
-    const at::Tensor sample = sample_of_rows(logits.size(0), losses);
-    const at::Tensor per_token = losses.seed / static_cast<double>(losses.tokens);
+    const std::int64_t rows = logits.size(0);
+    const at::Tensor sample = sample_of_rows(rows, losses);
+    const at::Tensor tokens = tokens_of_samples(samples_of(rows, losses).number, losses)
+                                  .clamp_min(1)
+                                  .index_select(0, sample);
+    const at::Tensor per_token = (losses.seed * rows_that_count(rows, losses) / tokens).unsqueeze(1);
     if (routed.share.defined()) {
-      const at::Tensor of_sample =
-          routed.share * per_token * (losses.balance * static_cast<double>(experts));
-      of_p = of_p + of_sample.index_select(0, sample);
+      of_p = of_p + routed.share.index_select(0, sample) * per_token *
+                        (losses.balance * static_cast<double>(experts));
     }
-    const at::Tensor counted = counted_samples(samples_of(logits.size(0), losses).number, losses)
-                                   .index_select(0, sample)
-                                   .unsqueeze(1);
-    of_log_sum = 2 * losses.z * per_token * counted * routed.log_sum.unsqueeze(1);
+    of_log_sum = 2 * losses.z * per_token * routed.log_sum.unsqueeze(1);
   }
   return (p * (of_p - (p * of_p).sum(1, true) + of_log_sum)).to(logits.scalar_type());
 }
@@ -196,7 +215,8 @@ at::Tensor backward_cuda(const at::Tensor& logits, const Routed& routed, const a
                                  .grad_weights = grad.const_data_ptr<float>(),
                                  .seed = pointer<float>(losses.seed),
                                  .share = pointer<float>(routed.share),
-                                 .valid = pointer<std::int32_t>(losses.valid),
+                                 .lengths = pointer<std::int32_t>(losses.lengths),
+                                 .places = pointer<std::int32_t>(losses.parts.places),
                                  .grad_logits = out.mutable_data_ptr(),
                                  .balance = static_cast<float>(losses.balance),
                                  .z = static_cast<float>(losses.z),
@@ -223,7 +243,8 @@ struct Route : torch::autograd::Function<Route> {
     // Of the step and the micro-batch, not of this graph: their memory is held elsewhere.
     context->saved_data["share"] = routed.share;
     context->saved_data["seed"] = losses.seed;
-    context->saved_data["valid"] = losses.valid;
+    context->saved_data["lengths"] = losses.lengths;
+    context->saved_data["places"] = losses.parts.places;
     context->saved_data["tokens"] = losses.tokens;
     context->saved_data["sequence"] = losses.parts.sequence;
     context->saved_data["part"] = losses.parts.rows.index;
@@ -241,13 +262,14 @@ struct Route : torch::autograd::Function<Route> {
     const auto number = [&data](const char* name) {
       return static_cast<int>(data.at(name).toInt());
     };
-    const RouterLosses losses{
-        .balance = data.at("balance").toDouble(),
-        .z = data.at("z").toDouble(),
-        .tokens = data.at("tokens").toInt(),
-        .seed = data.at("seed").toTensor(),
-        .valid = data.at("valid").toTensor(),
-        .parts = {.sequence = number("sequence"), .rows = {number("part"), number("parts")}}};
+    const RouterLosses losses{.balance = data.at("balance").toDouble(),
+                              .z = data.at("z").toDouble(),
+                              .tokens = data.at("tokens").toInt(),
+                              .seed = data.at("seed").toTensor(),
+                              .lengths = data.at("lengths").toTensor(),
+                              .parts = {.sequence = number("sequence"),
+                                        .places = data.at("places").toTensor(),
+                                        .rows = {number("part"), number("parts")}}};
     const bool on_gpu = saved[0].is_cuda();
     return {(on_gpu ? backward_cuda : backward_cpu)(saved[0], routed, dense(grads[0]),
                                                     data.at("normalize").toBool(), losses),

@@ -28,6 +28,20 @@ std::vector<double> softmax_of(const View& logits, std::int64_t row, std::int64_
 
 double share_of_shared(double gate) { return 1 / (1 + std::exp(-gate)); }
 
+/// Tokens of a sample that count.
+std::int64_t length_of(const std::int32_t* lengths, std::int64_t sample, std::int64_t tokens) {
+  return lengths != nullptr ? lengths[sample] : tokens;
+}
+
+/// 1 / tokens of its sample where the row counts, else 0.
+template <class Args>
+double share_of_row(const Args& a, std::int64_t row) {
+  const std::int64_t place = a.first_row + row;
+  const std::int64_t token = (a.places != nullptr ? a.places[place] : place) % a.tokens;
+  const std::int64_t length = length_of(a.lengths, place / a.sample_rows, a.tokens);
+  return token < length ? 1 / static_cast<double>(length) : 0;
+}
+
 }  // namespace
 
 void route(const Route& a) {
@@ -55,6 +69,7 @@ void expert_sums(const ExpertSums& a) {
   const std::int64_t size = a.samples * a.experts;
   std::vector<double> sums(index(2 * size));
   for (std::int64_t row = 0; row < a.rows; ++row) {
+    if (share_of_row(a, row) == 0) continue;
     const std::int64_t first = (a.first_row + row) / a.sample_rows * a.experts;
     const std::vector<double> p = softmax_of(logits, row, a.experts);
     for (std::int64_t e = 0; e < a.experts; ++e) sums[index(first + e)] += p[index(e)];
@@ -65,14 +80,13 @@ void expert_sums(const ExpertSums& a) {
 }
 
 void expert_shares(const ExpertShares& a) {
-  const std::int64_t valid = a.valid != nullptr ? *a.valid : a.samples;
   const std::int64_t size = a.samples * a.experts;
-  const auto tokens = static_cast<double>(a.tokens);
   double loss = 0;
   for (std::int64_t i = 0; i < size; ++i) {
-    const double share = i / a.experts < valid ? a.sums[size + i] / tokens : 0;
+    const auto tokens = static_cast<double>(length_of(a.lengths, i / a.experts, a.tokens));
+    const double share = tokens > 0 ? a.sums[size + i] / tokens : 0;
     a.share[i] = static_cast<float>(share);
-    loss += static_cast<double>(a.experts) * share * a.sums[i] / tokens;
+    if (share > 0) loss += static_cast<double>(a.experts) * share * a.sums[i] / tokens;
   }
   if (a.loss_sum != nullptr) add_to(*a.loss_sum, a.factor * loss);
 }
@@ -81,8 +95,7 @@ void route_backward(const RouteBackward& a) {
   const View logits(a.logits, a.dtype), grad_logits(a.grad_logits, a.dtype);
   for (std::int64_t row = 0; row < a.rows; ++row) {
     const std::int64_t sample = (a.first_row + row) / a.sample_rows;
-    const bool counts = a.seed != nullptr && (a.valid == nullptr || sample < *a.valid);
-    const double per_token = counts ? *a.seed / static_cast<double>(a.tokens) : 0;
+    const double per_token = a.seed != nullptr ? *a.seed * share_of_row(a, row) : 0;
     double log_sum = 0;
     const std::vector<double> p = softmax_of(logits, row, a.experts, &log_sum);
     std::vector<double> grad(p.size());

@@ -106,15 +106,31 @@ __global__ void __launch_bounds__(kWarps* kWarp) route_kernel(const Route a) {
   if (lane == 0) a.log_sum[row] = largest + logf(sum);
 }
 
+/// Tokens of a sample that count.
+template <typename Args>
+__device__ int length_of(const Args& a, std::int64_t sample) {
+  return a.lengths != nullptr ? a.lengths[sample] : static_cast<int>(a.tokens);
+}
+
+/// The token of its sample that a row is.
+template <typename Args>
+__device__ int token_of(const Args& a, std::int64_t row) {
+  const int place =
+      a.places != nullptr ? a.places[a.first_row + row] : static_cast<int>(a.first_row + row);
+  return place % static_cast<int>(a.tokens);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp) route_backward_kernel(const RouteBackward a) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (row >= a.rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, experts = static_cast<int>(a.experts);
   const std::int64_t sample = (a.first_row + row) / a.sample_rows;
-  const bool counts =
-      a.seed != nullptr && (a.valid == nullptr || sample < static_cast<std::int64_t>(*a.valid));
-  const float per_token = counts ? *a.seed / static_cast<float>(a.tokens) : 0.0f;
+  float per_token = 0;
+  if (a.seed != nullptr) {
+    const int length = length_of(a, sample);
+    if (token_of(a, row) < length) per_token = *a.seed / static_cast<float>(length);
+  }
   const float balance = a.share != nullptr ? per_token * a.balance * experts : 0.0f;
   const float log_sum = a.log_sum[row];
   float p[kPerLane], grad[kPerLane];
@@ -165,21 +181,30 @@ __global__ void __launch_bounds__(kShareThreads) sum_chunks_kernel(const ExpertS
   const int thread = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
   const std::int64_t chunk = blockIdx.x, chunks = gridDim.x, sample = blockIdx.y;
   const std::int64_t begin = sample * a.sample_rows - a.first_row;
-  const std::int64_t end = min(begin + a.sample_rows, a.rows);
+  // In their order the first rows count; of a part of a sample any may.
+  const int length = length_of(a, sample);
+  const std::int64_t own =
+      a.places != nullptr ? a.sample_rows : min(a.sample_rows, std::int64_t{length});
+  const std::int64_t end = min(begin + own, a.rows);
   const std::int64_t row = max(begin, std::int64_t{0}) + chunk * kShareChunk;
   const int rows = static_cast<int>(max(min(kShareChunk, end - row), std::int64_t{0}));
   const int groups = kShareThreads / experts, group = thread / experts, expert = thread % experts;
+  const auto counts_row = [&](int r) {
+    return a.places == nullptr || token_of(a, row + r) < length;
+  };
   float sum = 0;
   if (group < groups) {
     for (int r = group; r < rows; r += groups)
-      sum += expf(logit<T>(a.logits, (row + r) * experts + expert) - a.log_sum[row + r]);
+      if (counts_row(r))
+        sum += expf(logit<T>(a.logits, (row + r) * experts + expert) - a.log_sum[row + r]);
   }
   sums[thread] = sum;
   if (thread < experts) counts[thread] = 0;
   __syncthreads();
   // Whole numbers: their order changes nothing.
-  for (int i = thread; i < rows * static_cast<int>(a.chosen); i += kShareThreads)
-    atomicAdd(&counts[a.choices[row * a.chosen + i]], 1);
+  const int chosen = static_cast<int>(a.chosen);
+  for (int i = thread; i < rows * chosen; i += kShareThreads)
+    if (counts_row(i / chosen)) atomicAdd(&counts[a.choices[row * a.chosen + i]], 1);
   __syncthreads();
   if (thread >= experts) return;
   for (int g = 1; g < groups; ++g) sum += sums[g * experts + thread];
@@ -206,13 +231,12 @@ __global__ void __launch_bounds__(kShareThreads)
 __global__ void __launch_bounds__(kShareThreads) shares_kernel(const ExpertShares a) {
   __shared__ float shared[kWarp];
   const int expert = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
-  const std::int64_t valid = a.valid != nullptr ? *a.valid : a.samples;
   float loss = 0;
   for (std::int64_t sample = 0; sample < a.samples && expert < experts; ++sample) {
     const float sum = a.sums[sample * experts + expert];
     const float count = a.sums[(a.samples + sample) * experts + expert];
-    const float tokens = static_cast<float>(a.tokens);
-    const float share = sample < valid ? count / tokens : 0.0f;
+    const auto tokens = static_cast<float>(length_of(a, sample));
+    const float share = tokens > 0 ? count / tokens : 0.0f;
     a.share[sample * experts + expert] = share;
     if (share != 0) loss += static_cast<float>(experts) * share * (sum / tokens);
   }

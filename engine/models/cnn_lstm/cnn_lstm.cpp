@@ -69,12 +69,14 @@ Model cnn_lstm_model(const ModelConfig& recipe, const ModelFamily& family,
   model.channels = trunk.channels;
   model.frames = inputs.frames;
   model.classes = trunk.classes;
+  model.class_names = trunk.class_names;
   model.bucket = trunk.bucket;
   model.drops = trunk.drops || dropout > 0;
   model.tokens = trunk.tokens;
-  const nlohmann::json json = {
+  nlohmann::json json = {
       {"architecture", kName}, {"trunk", recipe.trunk},        {"width", width},
       {"layers", layers},      {"num_classes", model.classes}, {"image_size", model.image_size}};
+  if (!model.class_names.empty()) json["label_names"] = model.class_names;
   model.config_json = json_text(json, 2) + "\n";
   return model;
 }

@@ -77,6 +77,14 @@ void read_experts(ConfigFile& file, DecoderConfig& config) {
   }
 }
 
+/// As many as heads of queries where the family need not say it.
+void derive_kv_heads(const ModelFamily& family, ModelSizes& sizes) {
+  for (const ModelSize& size : family.sizes) {
+    if (size.size == &ModelSizes::kv_heads && size.optional && sizes.kv_heads == 0)
+      sizes.kv_heads = sizes.heads;
+  }
+}
+
 /// What follows from the other sizes.
 void derive_head_dim(ModelSizes& sizes) {
   if (sizes.head_dim == 0 && sizes.heads > 0 && sizes.width % sizes.heads == 0)
@@ -92,6 +100,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   const bool says_head_dim =
       std::ranges::find(family.sizes, "head_dim", &ModelSize::key) != family.sizes.end();
   derive_head_dim(config);
+  derive_kv_heads(family, config);
   config.qkv_bias = file.flag("qkv_bias", kind.published.qkv_bias);
   config.qk_norm = kind.published.qk_norm;
   read_rope(file, config);
@@ -179,6 +188,7 @@ DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& famil
     static_cast<ModelSizes&>(config) = named_sizes(recipe, family);
     if (const PublishedModel* model = published_model(recipe.name))
       kind.specialize(model->name, config);
+    derive_kv_heads(family, config);
   } else {
     config = read_decoder_config(recipe.weights, family, kind);
     compare_sizes(recipe, family, config, problems);

@@ -78,14 +78,15 @@ Model ensemble_model(const ModelConfig& recipe, const ModelFamily&, const ModelI
     ensemble.image_size = model.image_size;
     ensemble.channels = model.channels;
     ensemble.classes = model.classes;
+    ensemble.class_names = model.class_names;
     ensemble.bucket = model.bucket;
     ensemble.drops = ensemble.drops || model.drops;
     ensemble.tokens = model.tokens;
   }
-  const nlohmann::json json = {
-      {"architecture", "ensemble"},      {"members", recipe.members},
-      {"member_weights", mean.weights},  {"average", spelling(recipe.average)},
-      {"num_classes", ensemble.classes}, {"image_size", ensemble.image_size}};
+  nlohmann::json json = {{"architecture", "ensemble"},      {"members", recipe.members},
+                         {"member_weights", mean.weights},  {"average", spelling(recipe.average)},
+                         {"num_classes", ensemble.classes}, {"image_size", ensemble.image_size}};
+  if (!ensemble.class_names.empty()) json["label_names"] = ensemble.class_names;
   ensemble.config_json = json_text(json, 2) + "\n";
   return ensemble;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/models/class_names.h"
 #include "engine/models/config_sizes.h"
 #include "recipes/schema/config_file.h"
 
@@ -30,10 +32,28 @@ BatchNormOptions::Over statistics_over(BatchNormOver over) {
   return BatchNormOptions::Over::micro_batch;
 }
 
-/// Classes of the folder's config.json; 0 where it says none.
-std::int64_t classes_of_folder(const ModelConfig& recipe, const PublishedModel& published) {
+struct FolderClasses {
+  std::int64_t number = 0;         ///< 0: it says none
+  std::vector<std::string> names;  ///< none: it says none, or too few
+};
+
+/// timm has a list of names in the file, or in its pretrained_cfg.
+std::vector<std::string> label_names_in(const nlohmann::json& json) {
+  const auto is_text = [](const nlohmann::json& name) { return name.is_string(); };
+  for (const char* place : {"/label_names", "/pretrained_cfg/label_names"}) {
+    const nlohmann::json::json_pointer pointer(place);
+    if (!json.contains(pointer)) continue;
+    const nlohmann::json& names = json.at(pointer);
+    if (names.is_array() && std::ranges::all_of(names, is_text))
+      return names.get<std::vector<std::string>>();
+  }
+  return {};
+}
+
+/// Of the folder's config.json.
+FolderClasses classes_of_folder(const ModelConfig& recipe, const PublishedModel& published) {
   const std::filesystem::path path = std::filesystem::path(recipe.weights) / "config.json";
-  if (recipe.weights.empty() || !path_exists(path)) return 0;
+  if (recipe.weights.empty() || !path_exists(path)) return {};
   ConfigFile file(path);
   const PublishedModel* found = timm_model_in(file).published;
   if (file.has("architecture") &&
@@ -45,7 +65,7 @@ std::int64_t classes_of_folder(const ModelConfig& recipe, const PublishedModel& 
   }
   const std::int64_t classes = file.size("num_classes", kMaxClasses, 0);
   file.raise();
-  return classes;
+  return {.number = classes, .names = label_names_in(file.json())};
 }
 
 /// Cut axes have no part of a convolution.
@@ -92,11 +112,11 @@ ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily
       .drop_path = recipe.drop_path >= 0 ? recipe.drop_path : defaults.drop_path};
   if (inputs.batch_norm.momentum > 0) config.norm.momentum = inputs.batch_norm.momentum;
   if (inputs.batch_norm.eps > 0) config.norm.eps = inputs.batch_norm.eps;
-  const std::int64_t in_folder = classes_of_folder(recipe, *published);
-  config.classes = recipe.classes != 0   ? recipe.classes
-                   : inputs.classes != 0 ? inputs.classes
-                   : in_folder != 0      ? in_folder
-                                         : kUsualClasses;
+  const FolderClasses in_folder = classes_of_folder(recipe, *published);
+  config.classes = recipe.classes != 0     ? recipe.classes
+                   : inputs.classes != 0   ? inputs.classes
+                   : in_folder.number != 0 ? in_folder.number
+                                           : kUsualClasses;
   check_limits(family, sizes, problems);
   if (config.image_size < defaults.smallest_image) {
     problems.push_back(fmt::format("model.image_size: {} pixels are too few for {}, use {} or more",
@@ -110,6 +130,9 @@ ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily
                                    config.classes, inputs.classes));
   }
   raise_problems(ErrorKind::usage, problems, "change the sizes under model");
+  ClassNames chosen = choose_class_names(inputs.class_names, in_folder.names, config.classes);
+  config.class_names = std::move(chosen.names);
+  if (!chosen.note.empty()) config.notes.push_back(std::move(chosen.note));
   return config;
 }
 
@@ -124,11 +147,14 @@ Model image_model(const ImageModelConfig& config, const ModelInputs& inputs, Blo
   const NormConstants norm = {.eps = config.norm.eps, .momentum = config.norm.momentum};
   if (config.norm_args && timms != nullptr && norm != timms->norm)
     json["model_args"] = {{"bn_eps", norm.eps}, {"bn_momentum", norm.momentum}};
+  if (!config.class_names.empty()) json["label_names"] = config.class_names;
   return {.blocks = std::move(blocks),
           .config_json = json_text(json, 2) + "\n",
           .image_size = static_cast<int>(config.image_size),
           .channels = static_cast<int>(config.channels),
           .classes = static_cast<int>(config.classes),
+          .class_names = config.class_names,
+          .notes = config.notes,
           .bucket = inputs.bucket,
           .drops = config.dropout > 0 || config.drop_path > 0,
           .tokens = 1};

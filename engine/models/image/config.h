@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/models/image/block.h"
 #include "engine/models/model.h"
@@ -22,6 +23,8 @@ struct NamedDefaults {
 struct ImageModelConfig {
   const PublishedModel* published = nullptr;
   std::int64_t image_size = 0, channels = 0, classes = 0;
+  std::vector<std::string> class_names = {};  ///< one per class, or none
+  std::vector<std::string> notes = {};        ///< Model::notes
   BatchNormOptions norm;
   bool norm_args = false;  ///< timm makes the model with any constants of `norm`
   double dropout = 0, drop_path = 0;
@@ -40,7 +43,8 @@ struct ImageModelConfig {
                                                   const NamedDefaults& defaults);
 
 /// A model of these blocks, with config.json as timm reads it: `architecture`, `num_classes`,
-/// `pretrained_cfg`, and `model_args` where its batch norms are not those of `architecture`.
+/// `pretrained_cfg`, `label_names` where they are known, and `model_args` where its batch norms are
+/// not those of `architecture`.
 [[nodiscard]] Model image_model(const ImageModelConfig& config, const ModelInputs& inputs,
                                 Blocks blocks);
 

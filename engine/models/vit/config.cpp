@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
+#include "engine/models/class_names.h"
 #include "engine/models/config_sizes.h"
 #include "recipes/schema/config_file.h"
 
@@ -56,7 +57,8 @@ VitConfig read_vit_config(const std::filesystem::path& weights, const ModelFamil
   return config;
 }
 
-void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& config,
+void choose_classes(const ModelConfig& recipe, int data_classes,
+                    const std::vector<std::string>& data_names, VitConfig& config,
                     Problems& problems) {
   const std::int64_t wanted = recipe.classes != 0 ? recipe.classes : data_classes;
   if (wanted != 0 && wanted != config.classes) {
@@ -70,11 +72,16 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
     problems.push_back(fmt::format("model.classes: {} are too few for the {} classes of the data",
                                    config.classes, data_classes));
   }
+  if (!problems.empty()) return;
+  ClassNames chosen = choose_class_names(data_names, std::move(config.labels), config.classes);
+  config.labels = std::move(chosen.names);
+  if (!chosen.note.empty()) config.notes.push_back(std::move(chosen.note));
 }
 
 }  // namespace
 
-VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int data_classes) {
+VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int data_classes,
+                     const std::vector<std::string>& data_names) {
   Problems problems = foreign_key_problems(recipe, family);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   VitConfig config;
@@ -84,7 +91,7 @@ VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int d
     config = read_vit_config(recipe.weights, family);
     compare_sizes(recipe, family, config, problems);
   }
-  choose_classes(recipe, data_classes, config, problems);
+  choose_classes(recipe, data_classes, data_names, config, problems);
   config.drop_path = std::max(recipe.drop_path, 0.0);
   check_limits(family, config, problems);
   if (problems.empty()) {

@@ -15,6 +15,7 @@ struct VitConfig : ModelSizes {
   double init_std = 0.02;
   double drop_path = 0;             ///< of the last layer's branches, growing from the first
   std::vector<std::string> labels;  ///< one name per class, or none
+  std::vector<std::string> notes = {};  ///< Model::notes
 
   [[nodiscard]] std::int64_t patches() const {
     return (image_size / patch_size) * (image_size / patch_size);
@@ -25,7 +26,8 @@ struct VitConfig : ModelSizes {
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
 /// all that does not fit; Error{data} when config.json asks for what dstrain does not do.
 [[nodiscard]] VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family,
-                                   int data_classes);
+                                   int data_classes,
+                                   const std::vector<std::string>& data_names = {});
 
 /// config.json as transformers' ViTForImageClassification reads it.
 [[nodiscard]] std::string vit_config_json(const VitConfig& config, const ModelFamily& family);

@@ -186,7 +186,7 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
 }
 
 Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
-  const VitConfig config = vit_config(recipe, family, inputs.classes);
+  const VitConfig config = vit_config(recipe, family, inputs.classes, inputs.class_names);
   const AxisPart& tensor = inputs.splits.tensor;
   require_tensor_degree(config, tensor);
   if (config.drop_path > 0 && !tensor.whole())
@@ -203,6 +203,8 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
           .image_size = static_cast<int>(config.image_size),
           .channels = static_cast<int>(config.channels),
           .classes = static_cast<int>(config.classes),
+          .class_names = config.labels,
+          .notes = config.notes,
           .drops = config.drop_path > 0,
           .tokens = static_cast<int>(config.tokens())};
 }
