@@ -43,7 +43,10 @@ void add_job_options(CLI::App& app, JobOptions& options) {
          [&options](int steps) {
            options.overrides.push_back(fmt::format("trace.steps={}", steps));
          },
-         "Record so many steps of all ranks, from the fourth on: --set trace.steps=N.")
+         "Record so many steps of all ranks, from the fourth on (trace.first): the first two make "
+         "handles "
+         "and plans, the third\n"
+         "runs with the profiler on. Same as --set trace.steps=N.")
       ->check(CLI::Range(1, 100));
   add_host_options(app, options.launch);
 }

@@ -40,8 +40,13 @@ int plan_auto(const PlanOptions& options) {
   return 0;
 }
 
+struct PlanText {
+  std::string text;
+  bool fits = true;  ///< the memory of the machine
+};
+
 /// Of a recipe with phases, of each.
-std::string plan_of(const std::string& recipe, const PlanOptions& options) {
+PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
   LoadedRecipe loaded = load_recipe(recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
@@ -52,29 +57,36 @@ std::string plan_of(const std::string& recipe, const PlanOptions& options) {
       plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
   const bool cut = !loaded.recipe.phases.empty();
   std::vector<std::string> texts;
+  bool fits = true;
   for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
     const RecipePlan made = plan_recipe(loaded, options.ranks, machine, phase);
+    fits = fits && made.report.fits();
     texts.push_back(options.json ? plan_json(made.report, made.strategy, made.cost)
                                  : plan_text(made.report, made.strategy, made.cost));
     if (!options.json && cut)
       texts.back() = describe_phase(loaded.recipe, phase) + "\n" + texts.back();
   }
-  if (!options.json) return fmt::format("{}", fmt::join(texts, "\n"));
-  return cut ? fmt::format("{{\"phases\": [{}]}}\n", fmt::join(texts, ", ")) : texts.front();
+  if (!options.json) return {fmt::format("{}", fmt::join(texts, "\n")), fits};
+  return {cut ? fmt::format("{{\"phases\": [{}]}}\n", fmt::join(texts, ", ")) : texts.front(),
+          fits};
 }
 
 }  // namespace
 
 int plan(const PlanOptions& options) {
   if (options.search) return plan_auto(options);
+  constexpr int kDoesNotFit = 1;
   const bool list = options.json && options.recipes.size() > 1;
+  bool fits = true;
   for (std::size_t i = 0; i < options.recipes.size(); ++i) {
     if (list) print_text(i == 0 ? "[" : ", ");
     if (!options.json && i > 0) print_text("\n");
-    print_text(plan_of(options.recipes[i], options));
+    const PlanText plan = plan_of(options.recipes[i], options);
+    print_text(plan.text);
+    fits = fits && plan.fits;
   }
   if (list) print_text("]\n");
-  return 0;
+  return fits ? 0 : kDoesNotFit;
 }
 
 Command add_plan(CLI::App& root) {
@@ -87,6 +99,7 @@ Command add_plan(CLI::App& root) {
       "micro-batches; batch.global stays as the recipe says. Rows by predicted time, then why the "
       "others are slower or do\n"
       "not fit.\n"
+      "Exit code 1: the step does not fit the memory of the machine.\n"
       "Examples:\n"
       "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
       "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa.yaml --auto --ranks 8 --write "

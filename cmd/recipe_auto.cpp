@@ -4,6 +4,7 @@
 
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 
 namespace dstrain {
@@ -34,6 +35,7 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
   const ModelFamily* family = family_of(loaded.recipe.model.name);
   if (family == nullptr || family->modality == Modality::text)
     search.title.tokens = loaded.recipe.data.sequence;
+  search.title.clips = frames_of(loaded.recipe) > 1;
   return search;
 }
 

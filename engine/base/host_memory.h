@@ -11,6 +11,8 @@ namespace dstrain {
 
 /// First words of host_memory_error(), by which the launcher tells it from an error of a GPU.
 inline constexpr std::string_view kHostOutOfMemory = "out of memory on the host";
+/// First words of an error of a GPU's memory, which every rank may have with figures of its own.
+inline constexpr std::string_view kDeviceOutOfMemory = "CUDA out of memory";
 
 /// The error of a failed allocation: bytes wanted (0: unknown), memory of this process, and its
 /// limits. Error{internal}.

@@ -26,6 +26,7 @@ struct CheckpointState {
   std::int64_t skipped_steps = 0;
   std::int64_t tolerated_steps = 0;  ///< that the hysteresis of the loss scale has taken up
   int world_size = 1;                ///< of the run that saved
+  std::int64_t train_samples = 0;    ///< of its training split; 0: not known
   std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
   std::vector<std::string> class_names = {};  ///< Model::class_names

@@ -146,6 +146,8 @@ class Parser {
     if (json.contains("tolerated_steps"))
       state.tolerated_steps = integer(json, "tolerated_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
+    if (json.contains("train_samples"))
+      state.train_samples = integer(json, "train_samples", 0, kMost);
     if (json.contains("base")) state.base = text(json, "base");
     if (json.contains("origin")) state.origin = text(json, "origin");
     if (json.contains("class_names")) {
@@ -341,6 +343,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"world_size", s.world_size},
                 {"recipe", s.recipe}};
   if (s.phase > 0) state["phase"] = s.phase;
+  if (s.train_samples > 0) state["train_samples"] = s.train_samples;
   if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
   if (!s.base.empty()) state["base"] = s.base;
   if (!s.origin.empty()) state["origin"] = s.origin;

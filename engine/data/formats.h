@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,17 @@ extern const ImageFormat kRandomImages;
 /// Samples of a split of random data.
 [[nodiscard]] std::int64_t random_size(const DataConfig& data, Split split);
 
+/// Files among the images that are of no format which is read, by the ends of their names.
+struct OtherFiles {
+  std::map<std::string, std::int64_t> by_extension = {};
+  std::string first = {};
+
+  void add(const std::filesystem::path& file);
+  void add(const OtherFiles& more);
+  /// "3 .bmp, 1 without extension"; empty where there are none.
+  [[nodiscard]] std::string describe() const;
+};
+
 /// Labelled image files, found but not yet read.
 struct ImageList {
   struct Item {
@@ -56,6 +68,7 @@ struct ImageList {
   std::vector<Item> items = {};
   int frames = 1;  ///< images of an item
   std::vector<std::string> class_names = {};  ///< by label
+  OtherFiles others = {};
 
   [[nodiscard]] std::filesystem::path path(const Item& item, int frame) const;
   /// One of its images; its file goes into `file` where that is wanted.

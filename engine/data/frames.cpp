@@ -63,7 +63,7 @@ ImageList list_clip_folders(const fs::path& root, Split split, int frames,
           "expected ROOT/train/CLASS/CLIP/*.jpg");
     }
     for (const std::string& clip : clips) {
-      std::vector<std::string> files = list_images(folder, clip);
+      std::vector<std::string> files = list_images(folder, clip, list.others);
       std::ranges::sort(files, by_number);
       const auto found = static_cast<std::int64_t>(files.size());
       if (found < frames) {

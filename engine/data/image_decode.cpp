@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/data/jpeg_decode.h"
+#include "engine/data/webp_decode.h"
 
 namespace dstrain {
 namespace {
@@ -63,6 +64,7 @@ ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
   constexpr std::string_view kPngStart = "\x89PNG\r\n\x1a\n";
   if (bytes.starts_with(kJpegStart)) return decode_jpeg(bytes, request, name);
   if (bytes.starts_with(kPngStart)) return decode_png(bytes, request, name);
+  if (is_webp(bytes)) return decode_webp(bytes, request, name);
   constexpr const char* kHint =
       "replace the file, or take it out of the data set; data.bad_record: skip leaves it out";
   if (bytes.empty())
@@ -72,7 +74,7 @@ ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
     start += fmt::format(" {:02x}", static_cast<unsigned char>(byte));
   }
   throw Error(ErrorKind::data,
-              fmt::format("{}: neither JPEG nor PNG ({} bytes, starting with{})", name,
+              fmt::format("{}: neither JPEG, PNG nor WebP ({} bytes, starting with{})", name,
                           bytes.size(), start),
               kHint);
 }

@@ -49,11 +49,12 @@ struct ImagePart {
   double left = 0, top = 0, width = 0, height = 0;
 };
 
-/// Decodes JPEG (baseline and progressive) or PNG (8 and 16 bits), told apart by content and not by
-/// name. Grey becomes RGB, transparency is dropped, CMYK is converted without a colour profile;
-/// EXIF orientation is not applied. Of a JPEG only the rows up to the end of the part and the
-/// blocks of its columns are computed, with the same bits as in the whole image; what is damaged
-/// behind them goes unnoticed. Error{data} names `name` for anything damaged, cut off or too large.
+/// Decodes JPEG (baseline and progressive), PNG (8 and 16 bits) or WebP (no animations), told apart
+/// by content and not by name. Grey becomes RGB, transparency is dropped, CMYK is converted without
+/// a colour profile; EXIF orientation is not applied. Of a JPEG only the rows up to the end of the
+/// part and the blocks of its columns are computed, with the same bits as in the whole image; what
+/// is damaged behind them goes unnoticed. Error{data} names `name` for anything damaged, cut off or
+/// too large.
 [[nodiscard]] ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
                                     const std::string& name);
 /// The part of pixels [height, width, channels], of 3 or 4 channels of which the fourth is dropped.

@@ -12,6 +12,7 @@
 #include "engine/data/image_decode.h"
 #include "engine/data/image_pack.h"
 #include "engine/data/image_resize.h"
+#include "engine/data/text/progress_sink.h"
 
 namespace dstrain::formats {
 namespace {
@@ -148,6 +149,11 @@ std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig&
                                .input = std::min(side, image_size),
                                .filter = data.interpolation};
   const bool training = split == Split::train;
+  if (progress != nullptr && !list.others.by_extension.empty()) {
+    progress->note(
+        fmt::format("left out below {}: {} (not JPEG, PNG or WebP by name; the first is {})",
+                    list.root.string(), list.others.describe(), list.others.first));
+  }
   std::shared_ptr<const PackedImages> pack;
   if (data.pack != Pack::none) {
     pack = open_pack(list, data, split, data.pack_side > 0 ? data.pack_side : side, progress);

@@ -22,8 +22,10 @@ ImageList list_split_folders(const fs::path& root, Split split) {
   ImageList list{
       .root = folder, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (const auto& [name, label] : labelled_folders(root / "train", classes, folder)) {
-    const auto files = list_images(folder, name);
-    if (files.empty() && split == Split::train) fail_empty_class(folder / name);
+    OtherFiles others;
+    const auto files = list_images(folder, name, others);
+    if (files.empty() && split == Split::train) fail_empty_class(folder / name, others);
+    list.others.add(others);
     for (const auto& file : files) list.items.push_back({file, label});
   }
   return list;
@@ -34,13 +36,15 @@ ImageList list_single_folder(const fs::path& root, Split split) {
   const auto classes = list_classes(root);
   ImageList list{.root = root, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (std::size_t label = 0; label < classes.size(); ++label) {
-    const auto files = list_images(root, classes[label]);
+    OtherFiles others;
+    const auto files = list_images(root, classes[label], others);
     if (files.size() < 2) {
       throw Error(
           ErrorKind::data,
-          fmt::format("{} holds {} .jpg, .jpeg or .png files; a class needs 2, one to test with",
-                      (root / classes[label]).string(), files.size()));
+          fmt::format("{} holds {} JPEG, PNG or WebP files{}; a class needs 2, one to test with",
+                      (root / classes[label]).string(), files.size(), besides(others)));
     }
+    list.others.add(others);
     for (std::size_t i = 0; i < files.size(); ++i) {
       const bool test = i % kTestEvery == 0;
       if (test == (split == Split::test)) list.items.push_back({files[i], static_cast<int>(label)});

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "engine/base/input_file.h"
+#include "engine/base/json.h"
 
 namespace dstrain::formats {
 namespace {
@@ -14,21 +15,57 @@ namespace fs = std::filesystem;
 
 constexpr std::array kTestNames = {"test", "val", "validation"};
 
-bool is_image(const fs::path& path) {
+constexpr std::array kExtensions = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
+
+std::string extension_of(const fs::path& path) {
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+  return extension;
 }
 
+/// Settings of file managers, and the forks that macOS puts beside files: no data.
+bool is_hidden(const std::string& name) { return name.starts_with('.') || name == "__MACOSX"; }
+
 }  // namespace
+
+void OtherFiles::add(const fs::path& file) {
+  if (first.empty()) first = file.string();
+  ++by_extension[extension_of(file)];
+}
+
+void OtherFiles::add(const OtherFiles& more) {
+  if (first.empty()) first = more.first;
+  for (const auto& [extension, count] : more.by_extension) by_extension[extension] += count;
+}
+
+std::string OtherFiles::describe() const {
+  constexpr std::size_t kMostNamed = 8;
+  std::string text;
+  std::size_t named = 0;
+  std::int64_t more = 0;
+  for (const auto& [extension, count] : by_extension) {
+    if (named++ >= kMostNamed) {
+      more += count;
+      continue;
+    }
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count,
+                        extension.empty() ? "without an extension" : shown_text(extension, 20));
+  }
+  return more > 0 ? fmt::format("{}, {} others", text, more) : text;
+}
+
+std::string besides(const OtherFiles& others) {
+  if (others.by_extension.empty()) return "";
+  return fmt::format(" (it holds {})", others.describe());
+}
 
 std::vector<std::string> list_classes(const fs::path& root) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !name.starts_with('.')) names.push_back(name);
+    if (entry.is_directory() && !is_hidden(name)) names.push_back(name);
   }
   std::ranges::sort(names);
   if (names.empty()) {
@@ -39,11 +76,22 @@ std::vector<std::string> list_classes(const fs::path& root) {
   return names;
 }
 
-std::vector<std::string> list_images(const fs::path& root, const std::string& name) {
+std::vector<std::string> list_images(const fs::path& root, const std::string& name,
+                                     OtherFiles& others) {
   std::vector<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(root / name)) {
+  const fs::recursive_directory_iterator end;
+  for (fs::recursive_directory_iterator at(root / name); at != end; ++at) {
+    const fs::directory_entry& entry = *at;
     std::error_code unknown;  // of what cannot be looked up, such as a circle of links
-    if (!is_image(entry.path()) || entry.is_directory(unknown)) continue;
+    if (is_hidden(entry.path().filename().string())) {
+      at.disable_recursion_pending();
+      continue;
+    }
+    if (entry.is_directory(unknown)) continue;
+    if (std::ranges::find(kExtensions, extension_of(entry.path())) == kExtensions.end()) {
+      others.add(entry.path());
+      continue;
+    }
     // A pipe or a link to nothing: left out, it would change what an epoch is.
     if (!entry.is_regular_file(unknown)) (void)open_input_file(entry.path());
     files.push_back(entry.path().lexically_relative(root).string());
@@ -65,7 +113,7 @@ fs::path find_test_folder(const fs::path& root) {
 std::vector<std::string> list_clips(const fs::path& root, const std::string& name) {
   std::vector<std::string> clips;
   for (const auto& entry : fs::directory_iterator(root / name)) {
-    if (entry.is_directory() && !entry.path().filename().string().starts_with('.'))
+    if (entry.is_directory() && !is_hidden(entry.path().filename().string()))
       clips.push_back(entry.path().lexically_relative(root).string());
   }
   std::ranges::sort(clips);
@@ -87,8 +135,9 @@ std::vector<std::pair<std::string, int>> labelled_folders(const fs::path& traini
   return folders;
 }
 
-void fail_empty_class(const fs::path& folder) {
-  throw Error(ErrorKind::data, fmt::format("{} holds no .jpg, .jpeg or .png file", folder.string()),
+void fail_empty_class(const fs::path& folder, const OtherFiles& others) {
+  throw Error(ErrorKind::data,
+              fmt::format("{} holds no JPEG, PNG or WebP file{}", folder.string(), besides(others)),
               "put the images of the class there, or remove the folder");
 }
 

@@ -11,22 +11,25 @@
 /// What the readers of folders share: names, sorted. Error{data} names what does not fit.
 namespace dstrain::formats {
 
-/// Names of the folders in `root`, in byte order; those that start with a dot are not meant as
-/// classes.
+/// Names of the folders in `root`, in byte order, but those that start with a dot and __MACOSX,
+/// which archivers leave.
 [[nodiscard]] std::vector<std::string> list_classes(const std::filesystem::path& root);
 /// Folders in root/name, relative to root, in the order of their names.
 [[nodiscard]] std::vector<std::string> list_clips(const std::filesystem::path& root,
                                                   const std::string& name);
-/// Image files below root/name at any depth, relative to root, in byte order.
+/// Image files below root/name at any depth, relative to root, in byte order. Other files go into
+/// `others`, but those that start with a dot and what is in folders that list_classes() leaves out.
 [[nodiscard]] std::vector<std::string> list_images(const std::filesystem::path& root,
-                                                   const std::string& name);
+                                                   const std::string& name, OtherFiles& others);
 /// root/test, root/val or root/validation.
 [[nodiscard]] std::filesystem::path find_test_folder(const std::filesystem::path& root);
 /// The folders in `folder` with their places among `classes`, those of `training`.
 [[nodiscard]] std::vector<std::pair<std::string, int>> labelled_folders(
     const std::filesystem::path& training, const std::vector<std::string>& classes,
     const std::filesystem::path& folder);
-[[noreturn]] void fail_empty_class(const std::filesystem::path& folder);
+/// " (it holds 3 .bmp)"; empty where there are no others.
+[[nodiscard]] std::string besides(const OtherFiles& others);
+[[noreturn]] void fail_empty_class(const std::filesystem::path& folder, const OtherFiles& others);
 
 /// What `make` lists; Error{data} where it lists nothing, or a folder cannot be read.
 template <class Make>

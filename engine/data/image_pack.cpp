@@ -174,20 +174,22 @@ std::shared_ptr<const PackedImages> open_pack(const formats::ImageList& list,
                                               ProgressSink* progress) {
   const fs::path folder = text::make_cache_folder(data, "images");
   const char* part = split == Split::train ? "train" : "test";
-  const fs::path path = folder / fmt::format("{}-{}-{}.{}", spelling(data.name), part,
-                                             key_of_pack(list, data, side), spelling(data.pack));
+  const std::string made_from = key_of_pack(list, data, side);
+  const text::KeyField key = text::key_field(made_from);
+  const fs::path path = folder / fmt::format("{}-{}-{}.{}", spelling(data.name), part, made_from,
+                                             spelling(data.pack));
   std::string problem;
-  std::shared_ptr<const PackedImages> pack = PackedImages::open(path, problem);
+  std::shared_ptr<const PackedImages> pack = PackedImages::open(path, key, problem);
   if (pack == nullptr) {
     const text::BuildLock lock(path.string() + ".lock",
                                fmt::format("packing {} images", list.items.size()), progress);
-    pack = PackedImages::open(path, problem);
+    pack = PackedImages::open(path, key, problem);
     if (pack == nullptr) {
       if (progress != nullptr && path_exists(path))
         progress->note(fmt::format("{} is made again: {}", path.string(), problem));
       if (lock.held()) text::BuildFile::remove_leftovers(path);
       const auto begin = std::chrono::steady_clock::now();
-      PackWriter writer(path, data.pack == Pack::pixels, list.frames, list.classes);
+      PackWriter writer(path, key, data.pack == Pack::pixels, list.frames, list.classes);
       Packer(list, data, side).run(writer, [&](std::size_t done, std::uint64_t bytes) {
         const double share = static_cast<double>(done) / static_cast<double>(list.items.size());
         const std::string text =
@@ -197,7 +199,7 @@ std::shared_ptr<const PackedImages> open_pack(const formats::ImageList& list,
         if (progress != nullptr) progress->progress(share, text);
       });
       writer.finish();
-      pack = PackedImages::open(path, problem);
+      pack = PackedImages::open(path, key, problem);
       if (pack == nullptr) {
         throw Error(ErrorKind::usage,
                     fmt::format("{} was just written, yet {}", path.string(), problem),

@@ -32,7 +32,7 @@ struct BatchRange {
 BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int64_t batch) {
   const std::int64_t step = batch / options.micro_batches;
   const std::int64_t micro = batch % options.micro_batches;
-  const std::int64_t steps = steps_per_epoch(size, options.global_batch);
+  const std::int64_t steps = steps_per_epoch(size, options.global_batch, options.drop_last);
   const std::int64_t first = step % steps * options.global_batch;
   const std::int64_t samples = std::min(options.global_batch, size - first);
   // Ranks and their micro-batches share a step as the micro-batches of one rank would, and those of
@@ -171,8 +171,12 @@ class ThreadedLoader final : public Loader {
 
 }  // namespace
 
-std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch) {
-  return ceil_div(size, global_batch);
+std::int64_t samples_per_epoch(std::int64_t size, std::int64_t global_batch, bool drop_last) {
+  return drop_last ? size / global_batch * global_batch : size;
+}
+
+std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch, bool drop_last) {
+  return ceil_div(samples_per_epoch(size, global_batch, drop_last), global_batch);
 }
 
 std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
@@ -186,7 +190,8 @@ std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
       options.micro_batch * options.micro_batches * options.data_ranks >= options.global_batch,
       "the micro-batches do not hold the global batch");
   DSTRAIN_CHECK(options.first_step >= 0, "no such step");
-  DSTRAIN_CHECK(dataset->size() > 0, "a loader needs samples");
+  DSTRAIN_CHECK(samples_per_epoch(dataset->size(), options.global_batch, options.drop_last) > 0,
+                "a loader needs samples");
   return std::make_unique<ThreadedLoader>(std::move(dataset), options);
 }
 

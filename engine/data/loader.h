@@ -18,7 +18,8 @@ struct LoaderOptions {
   int data_rank = 0;
   Zigzag sequence = {};  ///< of text: which part of each sample is wanted
   std::int64_t seed = 0;
-  bool shuffle = true;  ///< evaluation reads in order
+  bool shuffle = true;     ///< evaluation reads in order
+  bool drop_last = false;  ///< samples that do not fill a global batch are left out of the epoch
   bool pinned = false;
   int workers = 2;
   int prefetch = 4;             ///< micro-batches decoded ahead
@@ -29,7 +30,7 @@ struct LoaderOptions {
 /// Hands out the micro-batches of this rank, step by step. Step s of an epoch covers the global
 /// samples [s * global_batch, min((s + 1) * global_batch, size)), split evenly over the data ranks
 /// and then over the micro-batches; missing samples are filled up with weight 0. So every sample is
-/// seen exactly once per epoch at any world size.
+/// seen exactly once per epoch at any world size; with drop_last, those of the whole steps are.
 class Loader {
  public:
   virtual ~Loader() = default;
@@ -39,7 +40,10 @@ class Loader {
 [[nodiscard]] std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
                                                   const LoaderOptions& options);
 
-/// Optimizer steps of one epoch.
-[[nodiscard]] std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch);
+/// Samples and optimizer steps of one epoch.
+[[nodiscard]] std::int64_t samples_per_epoch(std::int64_t size, std::int64_t global_batch,
+                                             bool drop_last);
+[[nodiscard]] std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch,
+                                           bool drop_last = false);
 
 }  // namespace dstrain

@@ -21,28 +21,29 @@ std::span<const std::byte> before_hash(const PackHeader& header) {
 }  // namespace
 
 std::unique_ptr<PackedImages> PackedImages::open(const std::filesystem::path& path,
-                                                 std::string& problem) {
+                                                 const text::KeyField& key, std::string& problem) {
   problem.clear();
   if (!path_exists(path)) {
     problem = "there is none yet";
     return nullptr;
   }
   std::unique_ptr<PackedImages> file(new PackedImages(path));
-  problem = file->check();
+  problem = file->check(key);
   if (!problem.empty()) return nullptr;
   return file;
 }
 
-std::string PackedImages::check() {
+std::string PackedImages::check(const text::KeyField& key) {
   const auto bytes = file_.bytes();
   if (bytes.size() < sizeof(header_)) return "it is cut off";
   std::memcpy(&header_, bytes.data(), sizeof(header_));
   const PackHeader& h = header_;
-  if (h.magic != PackHeader::kMagic) return "it is of another format";
+  if (h.magic != PackHeader::kMagic) return text::wrong_magic(h.magic, PackHeader::kMagic);
   if (h.header_hash != text::hash64(before_hash(h)) || h.images > kMaxImages || h.frames == 0 ||
       h.images % h.frames != 0 || h.list_bytes > kMaxImages || h.index_at > bytes.size()) {
     return "its header is damaged";
   }
+  if (h.key != key) return text::kOtherKey;
   const std::uint64_t index_bytes = h.images * sizeof(Entry);
   if (bytes.size() - h.index_at != index_bytes + h.list_bytes) return "it is cut off";
   if (h.index_at % alignof(Entry) != 0 || h.index_hash != text::hash64(bytes.subspan(h.index_at))) {
@@ -114,8 +115,10 @@ ImagePart PackedImages::decode(std::int64_t sample, int frame, const DecodeReque
                   static_cast<int>(e.width), static_cast<int>(e.height), 3, request);
 }
 
-PackWriter::PackWriter(const std::filesystem::path& path, bool raw, int frames, int classes)
+PackWriter::PackWriter(const std::filesystem::path& path, const text::KeyField& key, bool raw,
+                       int frames, int classes)
     : file_(path) {
+  header_.key = key;
   header_.raw = raw ? 1 : 0;
   header_.frames = static_cast<std::uint64_t>(frames);
   header_.classes = static_cast<std::uint64_t>(classes);

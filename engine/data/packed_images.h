@@ -20,9 +20,10 @@ namespace dstrain {
 /// Little-endian; then the images, each as a JPEG file or as pixels [height, width, 3], the index
 /// (`images` times PackedImages::Entry) and the list of what was left out, a line each.
 struct PackHeader {
-  static constexpr std::uint64_t kMagic = 0x31676d6972747364;  // "dstrimg1"
+  static constexpr std::uint64_t kMagic = 0x32676d6972747364;  // "dstrimg2"
 
   std::uint64_t magic = kMagic;
+  text::KeyField key{};   ///< of what the images were made from
   std::uint64_t raw = 0;  ///< 1: pixels, 0: JPEG files
   std::uint64_t images = 0;
   std::uint64_t frames = 1;  ///< images of a sample, which follow one another
@@ -43,10 +44,10 @@ class PackedImages {
     std::uint64_t hash = 0;  ///< XXH3 of the bytes
   };
 
-  /// Checks sizes, header and index; `problem` says why there is no such file or why it cannot be
-  /// used. An image's own hash is checked when it is read for the first time.
+  /// Checks key, sizes, header and index; `problem` says why there is no such file or why it cannot
+  /// be used. An image's own hash is checked when it is read for the first time.
   static std::unique_ptr<PackedImages> open(const std::filesystem::path& path,
-                                            std::string& problem);
+                                            const text::KeyField& key, std::string& problem);
 
   [[nodiscard]] std::int64_t size() const {
     return static_cast<std::int64_t>(header_.images / header_.frames);
@@ -69,7 +70,7 @@ class PackedImages {
 
  private:
   explicit PackedImages(const std::filesystem::path& path) : path_(path), file_(path) {}
-  std::string check();
+  std::string check(const text::KeyField& key);
   [[nodiscard]] std::span<const std::byte> checked_bytes(const Entry& entry) const;
   [[nodiscard]] const Entry& entry(std::int64_t sample, int frame) const;
 
@@ -84,7 +85,8 @@ class PackedImages {
 /// Writes a packed file image by image; it appears at `path` in finish().
 class PackWriter {
  public:
-  PackWriter(const std::filesystem::path& path, bool raw, int frames, int classes);
+  PackWriter(const std::filesystem::path& path, const text::KeyField& key, bool raw, int frames,
+             int classes);
   void add(std::string_view bytes, int width, int height, int label);
   void leave_out(const std::string& why);
   [[nodiscard]] std::uint64_t bytes() const { return file_.size(); }

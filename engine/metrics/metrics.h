@@ -27,6 +27,7 @@ struct StepMetrics {
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
+  bool clips = false;       ///< what samples are, in words for people
   double tokens_per_s = 0;  ///< of text, padding included; 0 of images
   double mfu = 0;           ///< model FLOP utilisation, 0 to 1; 0: the GPU's peak is not known
   double step_s = 0;

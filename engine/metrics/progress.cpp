@@ -24,7 +24,9 @@ std::int64_t current_epoch(const StepMetrics& metrics) {  // from 1
 }
 
 bool is_text(const StepMetrics& metrics) { return metrics.tokens_per_s > 0; }
-const char* rate_unit(const StepMetrics& metrics) { return is_text(metrics) ? "tok/s" : "img/s"; }
+const char* rate_unit(const StepMetrics& metrics) {
+  return is_text(metrics) ? "tok/s" : metrics.clips ? "clips/s" : "img/s";
+}
 
 /// From a figure of this step alone to one over the last steps.
 double smoothing(const StepMetrics& metrics) {

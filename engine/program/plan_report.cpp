@@ -52,18 +52,6 @@ std::string category_note(const std::string& category) {
   return "driver and libraries, not dstrain's";
 }
 
-/// Of the whole model: a rank has a part of what is cut.
-std::int64_t num_parameters(const ModelCost& cost, const Layout& layout) {
-  std::int64_t count = 0;
-  for (const GroupCost& group : cost.groups) {
-    const int parts = group.cut == Cut::none     ? 1
-                      : group.cut == Cut::tensor ? layout.tensor_degree
-                                                 : layout.expert_degree * layout.tensor_degree;
-    for (const std::int64_t size : group.tensor_sizes) count += parts * size;
-  }
-  return count;
-}
-
 std::string strategy_name(int stage, const Layout& layout) {
   if (layout.data_ranks() == 1) return "one data rank: nothing to share";
   if (stage == 0) return "data parallel, every rank holds all";
@@ -344,6 +332,27 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
   }
 }
 
+ParameterCount count_parameters(const ModelCost& cost, const Layout& layout) {
+  ParameterCount count;
+  for (const GroupCost& group : cost.groups) {
+    const int parts = group.cut == Cut::none     ? 1
+                      : group.cut == Cut::tensor ? layout.tensor_degree
+                                                 : layout.expert_degree * layout.tensor_degree;
+    for (const std::int64_t size : group.tensor_sizes) {
+      count.all += parts * size;
+      if (group.trainable) count.trained += parts * size;
+    }
+  }
+  return count;
+}
+
+std::string trained_part(const ParameterCount& count) {
+  if (count.trained == count.all) return "";
+  const auto trained = static_cast<double>(count.trained);
+  return fmt::format(", {} of them trained ({:.2g} %)", format_count(trained),
+                     100 * trained / static_cast<double>(count.all));
+}
+
 Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine) {
   return ledger.host_total() + (machine.shares_memory ? ledger.total() : 0);
 }
@@ -351,15 +360,15 @@ Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine) {
 std::string plan_text(const PlanReport& plan, const Strategy& strategy, const ModelCost& cost) {
   const Simulation& step = plan.step;
   const BatchPlan& batch = strategy.batch;
+  const ParameterCount parameters = count_parameters(cost, strategy.layout);
   std::string text;
   const auto line = [&](const char* name, const std::string& value) {
     text += fmt::format("{:<10} {}\n", name, value);
   };
   line("recipe", plan.recipe);
-  line("model",
-       fmt::format("{}, {} parameters in {} blocks", plan.model,
-                   format_count(static_cast<double>(num_parameters(cost, strategy.layout))),
-                   cost.blocks.size()));
+  line("model", fmt::format("{}, {} parameters in {} blocks{}", plan.model,
+                            format_count(static_cast<double>(parameters.all)), cost.blocks.size(),
+                            trained_part(parameters)));
   const int world = strategy.mesh.world_size();
   const bool all_recomputed = !strategy.recompute && num_recomputed(strategy) > 0;
   line("ranks", world == 1 ? "1" : fmt::format("{} ({})", world, strategy.mesh.describe()));
@@ -389,6 +398,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   using nlohmann::ordered_json;
   const Simulation& step = plan.step;
   const BatchPlan& batch = strategy.batch;
+  const ParameterCount parameters = count_parameters(cost, strategy.layout);
 
   ordered_json mesh;
   for (const Axis axis : kAxes) mesh[axis_name(axis)] = strategy.mesh.degree(axis);
@@ -428,7 +438,8 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   ordered_json json = {
       {"recipe", plan.recipe},
       {"model", plan.model},
-      {"num_parameters", num_parameters(cost, strategy.layout)},
+      {"num_parameters", parameters.all},
+      {"num_trained_parameters", parameters.trained},
       {"world_size", strategy.mesh.world_size()},
       {"mesh", mesh},
       {"zero_stage", plan.zero_stage},

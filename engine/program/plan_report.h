@@ -41,6 +41,13 @@ struct PlanReport {
 /// `host_base` and `host_checkpoint`.
 void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
                      const Machine& machine, int coordinate);
+/// Of the whole model: a rank has a part of what is cut.
+struct ParameterCount {
+  std::int64_t all = 0, trained = 0;
+};
+[[nodiscard]] ParameterCount count_parameters(const ModelCost& cost, const Layout& layout);
+/// ", 59.9M of them trained (1.9 %)"; empty where all are.
+[[nodiscard]] std::string trained_part(const ParameterCount& count);
 /// On the host, of one rank; with what it allocates where device and host are one memory.
 [[nodiscard]] Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine);
 

@@ -10,6 +10,7 @@
 #include "engine/program/measured_machine.h"
 #include "engine/program/simulate.h"
 #include "engine/train/session.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain {
 namespace {
@@ -77,7 +78,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.planned_host_memory = plan.ledger.host();
   const double samples = static_cast<double>(recipe.batch.global) / world.size;
   const int sequence = session.model().sequence;
-  bench.unit = sequence > 0 ? "tok/s" : "img/s";
+  bench.unit = sequence > 0 ? "tok/s" : frames_of(recipe) > 1 ? "clips/s" : "img/s";
   bench.rate = samples * std::max(1, sequence) / bench.step_s;
   bench.flops = useful_flops(strategy);
   const double peak = datasheet_flops(world.device.name);

@@ -2,8 +2,10 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/data/own_rows.h"
@@ -19,14 +21,9 @@ struct Row {
 };
 
 Row start_row(const TextSample& sample, const GenerateOptions& options) {
-  const auto room =
-      static_cast<std::size_t>(std::max<std::int64_t>(1, options.sequence - options.most_tokens));
   const std::vector<std::int64_t>& prompt = sample.prompt_tokens;
-  const std::size_t kept = std::min(prompt.size(), room);
-  Row row{.tokens = {prompt.end() - static_cast<std::ptrdiff_t>(kept), prompt.end()}};
-  row.answer_begin = kept;
-  row.ended = kept == 0;
-  return row;
+  DSTRAIN_CHECK(std::cmp_less(prompt.size(), options.sequence), "a prompt that leaves no room");
+  return {.tokens = prompt, .answer_begin = prompt.size(), .ended = prompt.empty()};
 }
 
 Batch batch_of(const std::vector<Row>& rows, const GenerateOptions& options, at::Tensor& last) {
@@ -83,6 +80,23 @@ void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Execu
 }
 
 }  // namespace
+
+std::string keep_answerable(std::vector<TextSample>& samples, std::int64_t sequence,
+                            int most_tokens) {
+  const std::size_t asked = samples.size();
+  std::erase_if(samples, [&](const TextSample& sample) {
+    return std::cmp_greater_equal(sample.prompt_tokens.size(), sequence);
+  });
+  const std::size_t filled = asked - samples.size();
+  const auto cut = std::ranges::count_if(samples, [&](const TextSample& sample) {
+    return std::ssize(sample.prompt_tokens) + most_tokens > sequence;
+  });
+  if (filled == 0 && cut == 0) return "";
+  return fmt::format(
+      "run.generate: of {} prompts {} fill data.sequence ({}) and get no answer, {} leave room for "
+      "fewer than run.generate_tokens ({}); a longer data.sequence has room",
+      asked, filled, sequence, cut, most_tokens);
+}
 
 std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
                                       const std::vector<TextSample>& samples,

@@ -27,8 +27,14 @@ struct GeneratedAnswer {
   std::string generated;
 };
 
+/// Takes out the samples whose prompts fill `sequence`; says how many these are, and how many
+/// answers end before `most_tokens`. Empty where all have their room.
+[[nodiscard]] std::string keep_answerable(std::vector<TextSample>& samples, std::int64_t sequence,
+                                          int most_tokens);
+
 /// Answers to `samples`, token by token, always the most likely one; each pass reads the whole
-/// sequence. A prompt that leaves no room loses its beginning. Every rank of `ranks` makes the same
+/// sequence. A prompt stands whole, with room behind it; an answer ends where the sequence ends.
+/// Every rank of `ranks` makes the same
 /// answers, since weights may be spread over them: collective.
 [[nodiscard]] std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
                                                     const std::vector<TextSample>& samples,

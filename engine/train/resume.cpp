@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -89,7 +91,41 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
           {"resumes_here", fs::equivalent(checkpoint / "..", directory.checkpoints(), ignored)}};
 }
 
+/// Others say where a run writes, what it shows, or how fast it reads.
+bool changes_numbers(std::string_view path) {
+  constexpr std::string_view kOthers[] = {"run.output",   "run.checkpoint.", "metrics.",  "trace.",
+                                          "data.workers", "data.prefetch",   "data.cache"};
+  return std::ranges::none_of(kOthers,
+                              [&](std::string_view other) { return path.starts_with(other); });
+}
+
 }  // namespace
+
+std::vector<std::string> changes_since(const CheckpointState& state, const LoadedRecipe& loaded,
+                                       std::int64_t train_size) {
+  std::vector<std::string> lines;
+  std::map<std::string, std::string> before;
+  try {
+    for (const Origin& origin : parse_recipe(state.recipe, "the checkpoint's recipe").origins)
+      before.emplace(origin.path, origin.value);
+  } catch (const Error& error) {
+    lines.push_back(
+        fmt::format("changes of the recipe since the checkpoint are not known: {}", error.what()));
+  }
+  for (const Origin& now : loaded.origins) {
+    const auto old = before.find(now.path);
+    if (old != before.end() && old->second != now.value && changes_numbers(now.path))
+      lines.push_back(fmt::format("changed since the checkpoint: {}: {}, was {}", now.path,
+                                  shown_text(now.value), shown_text(old->second)));
+  }
+  if (state.train_samples > 0 && state.train_samples != train_size) {
+    lines.push_back(fmt::format(
+        "changed since the checkpoint: {} training samples, were {}: the rest of this epoch has "
+        "another order, in which samples that were seen may come again",
+        train_size, state.train_samples));
+  }
+  return lines;
+}
 
 RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe& recipe,
                         const std::string& name, const std::string& resume) {

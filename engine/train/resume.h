@@ -3,11 +3,12 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/train/world.h"
-#include "recipes/schema/recipe.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain {
 
@@ -20,6 +21,12 @@ struct RunPlace {
   bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory
   bool new_phase = false;                    ///< `resume` ended the phase before
 };
+
+/// A line for each setting of `loaded` that changes numbers and is not as in the run that saved
+/// the checkpoint, and for a training split of another size. Empty where nothing differs.
+[[nodiscard]] std::vector<std::string> changes_since(const CheckpointState& state,
+                                                     const LoadedRecipe& loaded,
+                                                     std::int64_t train_size);
 
 /// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
 /// checkpoint of `resume`

@@ -15,6 +15,7 @@
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
 #include "engine/train/schedule.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/phases.h"
 #include "recipes/schema/render.h"
 
@@ -77,7 +78,8 @@ MetricsOptions metrics_options(const Recipe& recipe, const RunLayout& directory,
 
 RunReport::RunReport(const World& world, const RunLayout& directory, Session& session,
                      const PlanReport& plan, Progress& progress, const RankRecordFile& record,
-                     std::int64_t first_step, Clock::time_point start)
+                     std::int64_t first_step, Clock::time_point start,
+                     std::vector<std::string> changes)
     : world_(world),
       directory_(directory),
       session_(session),
@@ -87,6 +89,7 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
       metrics_(metrics_options(session.recipe(), directory, first_step)),
       first_step_(first_step),
       start_(start),
+      changes_(std::move(changes)),
       useful_flops_(useful_flops(session.strategy())) {
   metrics_.add(progress);
 }
@@ -113,6 +116,9 @@ void RunReport::announce(Begin how) {
   progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe.model.name,
                              world_.size, world_.device.name, strategy.mesh.describe(),
                              recipe.parallel.zero.stage, session_.total_steps()));
+  const ParameterCount parameters = count_parameters(session_.cost(), strategy.layout);
+  progress_.note(fmt::format("{} parameters{}", format_count(static_cast<double>(parameters.all)),
+                             trained_part(parameters)));
   progress_.note(
       fmt::format("global batch {} = {} x micro-batch {} x {}{}", batch.global,
                   counted(batch.data_ranks, "data rank"), batch.micro,
@@ -124,7 +130,14 @@ void RunReport::announce(Begin how) {
   const std::vector<std::string> built_in = built_in_machines();
   if (std::find(built_in.begin(), built_in.end(), plan_.machine.name) == built_in.end())
     progress_.note("planned with the rates of " + plan_.machine.name);
-  if (how == Begin::resumed) progress_.note(fmt::format("resumed at step {}", first_step_));
+  if (how == Begin::resumed) {
+    progress_.note(fmt::format("resumed at step {}", first_step_));
+    for (const std::string& change : changes_) progress_.note(change);
+    if (recipe.metrics.wandb != WandbMode::never)
+      progress_.note(fmt::format(
+          "Weights & Biases: what follows is a run of its own there, of the same name ({})",
+          directory_.root().filename().string()));
+  }
   if (first_step_ >= session_.total_steps()) {
     progress_.note(fmt::format(
         "nothing to do: the run is complete at step {}; raise run.steps or run.epochs, or start "
@@ -181,6 +194,7 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .lr = session_.learning_rate(outcome.step),
                  .grad_norm = outcome.gradient_norm,
                  .samples_per_s = samples / step_s,
+                 .clips = frames_of(session_.recipe()) > 1,
                  .tokens_per_s = samples * sequence / step_s,
                  .mfu = mfu(step_s),
                  .step_s = step_s,

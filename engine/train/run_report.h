@@ -24,10 +24,11 @@ class RunReport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process.
+  /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process;
+  /// `changes`: since the checkpoint that it goes on from (changes_since).
   RunReport(const World& world, const RunLayout& directory, Session& session,
             const PlanReport& plan, Progress& progress, const RankRecordFile& record,
-            std::int64_t first_step, Clock::time_point start);
+            std::int64_t first_step, Clock::time_point start, std::vector<std::string> changes);
 
   enum class Begin { started, resumed, next_phase };
   void begin(Begin how);
@@ -69,13 +70,14 @@ class RunReport {
   double gpu_temp_c_ = kUnknown;  ///< the same
   std::int64_t first_step_;
   Clock::time_point start_;
+  std::vector<std::string> changes_;
   bool new_process_ = true;  ///< else a phase after others
   std::optional<double> first_step_s_;
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
   double useful_flops_ = 0;  ///< of this rank's step
   Bytes memory_bytes_ = 0;
-  std::optional<EvaluationTotals> evaluation_;  ///< the last
+  std::optional<EvaluationTotals> evaluation_;          ///< the last
   std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;
   std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced

@@ -19,7 +19,6 @@
 #include "engine/base/index.h"
 #include "engine/base/words.h"
 #include "engine/data/jpeg_units.h"
-#include "engine/data/order.h"
 #include "engine/data/random_images.h"
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
@@ -164,6 +163,10 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
     : recipe_(phase_recipe(all_phases, phase)), phase_(phase), device_(world.device) {
   const Recipe& recipe = recipe_;
   record.enter(-1, "build model");
+  if (!device_.is_cuda() && recipe.precision.compute == ComputeType::fp16)
+    notes_.emplace_back(
+        "precision.compute: fp16 has no fast kernels on a CPU: a step takes about 20 times as long "
+        "as with bf16");
   const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
   const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
   {
@@ -179,6 +182,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
   record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
+  look_at_last_step();
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -347,6 +351,9 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
   prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, progress);
+  if (auto note = keep_answerable(prompts_, model_.sequence, recipe_.run.generate_tokens);
+      !note.empty())
+    notes_.push_back(std::move(note));
   if (prompts_.empty()) return;
   tokenizer_ = Tokenizer::open(recipe_.data.tokenizer.empty() ? recipe_.model.weights
                                                               : recipe_.data.tokenizer);
@@ -410,52 +417,6 @@ void Session::compare_programs(const World& world, RankRecordFile& record) {
               "start all ranks with the same recipe, overrides and dstrain version");
 }
 
-std::int64_t Session::steps_per_epoch() const {
-  return dstrain::steps_per_epoch(train_->size(), recipe_.batch.global);
-}
-
-std::int64_t Session::steps_before(int phase) const {
-  const auto length = [&](int steps, int epochs) {
-    return steps > 0 ? steps : epochs * steps_per_epoch();
-  };
-  if (recipe_.phases.empty()) return phase == 0 ? 0 : length(recipe_.run.steps, recipe_.run.epochs);
-  std::int64_t steps = 0;
-  for (int p = 0; p < phase; ++p) {
-    const PhaseConfig& earlier = recipe_.phases[to_index(p)];
-    steps += length(earlier.steps, earlier.epochs);
-  }
-  return steps;
-}
-
-std::int64_t Session::total_steps() const { return steps_before(num_phases(recipe_)); }
-
-double Session::learning_rate(std::int64_t step) const {
-  return dstrain::learning_rate(
-      recipe_.optimizer, step - first_step(),
-      {.steps = end_step() - first_step(), .steps_per_epoch = steps_per_epoch()});
-}
-
-std::int64_t Session::samples_of_step(std::int64_t step) const {
-  const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
-  return std::min<std::int64_t>(recipe_.batch.global, train_->size() - begin);
-}
-
-std::int64_t Session::targets_of_step(std::int64_t step) const {
-  const std::int64_t samples = samples_of_step(step);
-  if (!model_.is_language()) return samples;
-  // Every rank must know how many tokens count in the whole global batch.
-  const SampleOrder order(train_->size(), recipe_.run.seed, step / steps_per_epoch());
-  const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
-  std::int64_t targets = 0;
-  for (std::int64_t i = 0; i < samples; ++i) targets += train_->targets(order.at(begin + i));
-  return targets;
-}
-
-std::int64_t Session::samples_before(std::int64_t step) const {
-  return step / steps_per_epoch() * train_->size() +
-         step % steps_per_epoch() * recipe_.batch.global;
-}
-
 FeederOptions Session::feeder_options(bool training) const {
   FeederOptions options =
       image_feeder_options(recipe_, model_.channels, model_.image_size, device_.device, training);
@@ -470,21 +431,22 @@ Zigzag Session::own_tokens() const {
 
 void Session::seek(std::int64_t step) {
   feeder_.reset();
-  feeder_ =
-      std::make_unique<Feeder>(make_loader(train_, {.global_batch = recipe_.batch.global,
-                                                    .micro_batch = recipe_.batch.micro,
-                                                    .micro_batches = strategy_->batch.micro_batches,
-                                                    .data_ranks = strategy_->batch.data_ranks,
-                                                    .data_rank = data_rank_,
-                                                    .sequence = own_tokens(),
-                                                    .seed = recipe_.run.seed,
-                                                    .shuffle = true,
-                                                    .pinned = device_.is_cuda(),
-                                                    .workers = recipe_.data.workers,
-                                                    .prefetch = recipe_.data.prefetch,
-                                                    .first_step = step,
-                                                    .last_step = end_step()}),
-                               feeder_options(true));
+  feeder_ = std::make_unique<Feeder>(
+      make_loader(train_, {.global_batch = recipe_.batch.global,
+                           .micro_batch = recipe_.batch.micro,
+                           .micro_batches = strategy_->batch.micro_batches,
+                           .data_ranks = strategy_->batch.data_ranks,
+                           .data_rank = data_rank_,
+                           .sequence = own_tokens(),
+                           .seed = recipe_.run.seed,
+                           .shuffle = true,
+                           .drop_last = recipe_.data.last == LastStep::drop,
+                           .pinned = device_.is_cuda(),
+                           .workers = recipe_.data.workers,
+                           .prefetch = recipe_.data.prefetch,
+                           .first_step = step,
+                           .last_step = end_step()}),
+      feeder_options(true));
   next_step_ = step;
 }
 

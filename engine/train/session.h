@@ -42,6 +42,7 @@ class Session {
 
   [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
   [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
+  [[nodiscard]] std::int64_t samples_per_epoch() const;
   [[nodiscard]] std::int64_t steps_per_epoch() const;
   /// The steps of the phase, counted over the run: [first_step, end_step).
   [[nodiscard]] std::int64_t first_step() const { return steps_before(phase_); }
@@ -88,6 +89,8 @@ class Session {
 
  private:
   [[nodiscard]] std::int64_t steps_before(int phase) const;
+  /// Error{usage} where an epoch has no step; notes a last one that is too small for batch norm.
+  void look_at_last_step();
   /// Reads the test split once.
   [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
   [[nodiscard]] std::int64_t test_micro_batches() const;

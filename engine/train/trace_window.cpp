@@ -88,6 +88,23 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
   }
   records_ = ranks.empty() || std::ranges::find(ranks, world.rank) != ranks.end();
   if (every_ > 0) every_ = std::max<std::int64_t>(every_, config.warmup + config.steps);
+  if (config.steps == 0 || !records_) return;
+  const Place window = *place(first_step_);
+  const std::int64_t end = session.end_step();
+  if (window.begin >= end) {
+    notes_.push_back(fmt::format(
+        "warning: no trace: the last step is {}, the first recorded one would be {} (trace.first)",
+        end, window.begin + 1));
+    return;
+  }
+  const std::int64_t first = window.begin + 1, last = std::min(window.end, end);
+  notes_.push_back(fmt::format(
+      "trace: step{} recorded, with the profiler on from step {}{}",
+      first < last ? fmt::format("s {} to {} are", first, last) : fmt::format(" {} is", first),
+      window.warmup + 1,
+      window.warmup > first_step_ ? "; the steps before make handles, plans and buffers "
+                                    "(trace.first: 2 records the second step)"
+                                  : ""));
 }
 
 TraceWindow::~TraceWindow() {

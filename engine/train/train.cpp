@@ -99,7 +99,10 @@ int train(const TrainOptions& options) {
       code = run_verification(loaded, world, options.verify_steps, record);
       return;
     }
-    install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
+    // Before, there is nothing to save and a signal just ends the rank. The launcher answers
+    // itself.
+    install_stop_handler(/*speaks=*/world.rank == 0 &&
+                         std::getenv(job_environment::kRunDirectory) == nullptr);
     RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
     int phase = place.resume ? place.resume->state().phase : 0;
     for (bool more = true; more; ++phase) {

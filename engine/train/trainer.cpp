@@ -99,8 +99,11 @@ void Trainer::open_report(Clock::time_point start) {
   }
   write_file_atomically(place_.directory.plan(),
                         plan_json(plan_, session_.strategy(), session_.cost()));
+  std::vector<std::string> changes;
+  if (place_.resume != nullptr && !place_.new_phase)
+    changes = changes_since(place_.resume->state(), loaded_, session_.train_size());
   report_.emplace(world_, place_.directory, session_, plan_, *progress_, record_, first_step_,
-                  start);
+                  start, std::move(changes));
   report_->begin(place_.new_phase           ? RunReport::Begin::next_phase
                  : place_.resume != nullptr ? RunReport::Begin::resumed
                                             : RunReport::Begin::started);
@@ -314,6 +317,7 @@ void Trainer::save() {
                  .skipped_steps = static_cast<std::int64_t>(last_.skipped_steps),
                  .tolerated_steps = static_cast<std::int64_t>(last_.tolerated_steps),
                  .world_size = world_.size,
+                 .train_samples = session_.train_size(),
                  .base = base_.valid() ? base_.get() : std::string(),
                  .recipe = resolved_yaml(loaded_),
                  .class_names = session_.model().class_names},

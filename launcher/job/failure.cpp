@@ -159,7 +159,11 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
         groups["lost a peer (exit code 75)"].push_back(end.rank);
         break;
       case error:
-        groups[end.error == cause ? "the same error" : "error: " + end.error].push_back(end.rank);
+        groups[end.error == cause ? "the same error"
+               : end.error.starts_with(kDeviceOutOfMemory) && cause.starts_with(kDeviceOutOfMemory)
+                   ? std::string("out of memory, too")
+                   : "error: " + end.error]
+            .push_back(end.rank);
         break;
       case signal:
       case exit:

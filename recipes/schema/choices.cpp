@@ -147,6 +147,11 @@ constexpr Choice kPacks[] = {
     choice(Pack::jpeg, "jpeg", "one file of JPEG images of side pack_side"),
     choice(Pack::pixels, "pixels", "one file of decoded pixels of side pack_side"),
 };
+constexpr Choice kLastSteps[] = {
+    choice(LastStep::fill, "fill", "a step of fewer samples, filled up with ones of weight 0"),
+    choice(LastStep::drop, "drop",
+           "no step: they are left out of this epoch, others of the next one"),
+};
 constexpr Choice kBatchNormOvers[] = {
     choice(BatchNormOver::micro_batch, "micro_batch", "the samples of one micro-batch of a rank"),
     choice(BatchNormOver::ranks, "ranks", "the same micro-batch of all data ranks"),
@@ -218,6 +223,7 @@ std::span<const Choice> choices(RmspropForm) { return kRmspropForms; }
 std::span<const Choice> choices(EraseFill) { return kEraseFills; }
 std::span<const Choice> choices(Decoder) { return kDecoders; }
 std::span<const Choice> choices(Pack) { return kPacks; }
+std::span<const Choice> choices(LastStep) { return kLastSteps; }
 std::span<const Choice> choices(BatchNormOver) { return kBatchNormOvers; }
 std::span<const Choice> choices(EnsembleAverage) { return kEnsembleAverages; }
 std::span<const Choice> choices(AdjustLr) { return kAdjustLr; }

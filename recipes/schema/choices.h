@@ -37,6 +37,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(EraseFill);
 [[nodiscard]] std::span<const Choice> choices(Decoder);
 [[nodiscard]] std::span<const Choice> choices(Pack);
+[[nodiscard]] std::span<const Choice> choices(LastStep);
 [[nodiscard]] std::span<const Choice> choices(BatchNormOver);
 [[nodiscard]] std::span<const Choice> choices(EnsembleAverage);
 [[nodiscard]] std::span<const Choice> choices(Fit);

@@ -378,7 +378,8 @@ void describe(TraceConfig& c, Visitor& v) {
       {.text = "Steps of a window; 0 records none.", .unit = "steps", .min = 0, .max = kMaxWindow});
   v.field("first", c.first,
           {.text = "First recorded step, counted from the start of the run or from the step that "
-                   "it is resumed at.",
+                   "it is resumed at. The first steps make handles, plans and buffers, and the one "
+                   "before this warms the profiler up; 2 records the step after a single one.",
            .min = 2,
            .max = kMaxSteps});
   v.field("warmup", c.warmup,

@@ -89,6 +89,9 @@ void describe(DataConfig& c, Visitor& v) {
            .unit = "tokens",
            .min = 2,
            .max = 1048576});
+  v.field("last", c.last,
+          {.text = "What becomes of the last samples of an epoch, where they are fewer than "
+                   "batch.global."});
   v.field("subset", c.subset,
           {.text = "Uses the first so many samples of each split; 0 uses all.",
            .unit = "samples",

@@ -165,8 +165,12 @@ void describe(RunConfig& c, Visitor& v) {
            .unit = "samples",
            .min = 0,
            .max = 1024});
-  v.field("generate_tokens", c.generate_tokens,
-          {.text = "Longest of these answers.", .unit = "tokens", .min = 1, .max = 65536});
+  v.field(
+      "generate_tokens", c.generate_tokens,
+      {.text = "Longest of these answers, where data.sequence has room for it behind the prompt.",
+       .unit = "tokens",
+       .min = 1,
+       .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
   v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
 }

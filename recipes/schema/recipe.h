@@ -55,6 +55,8 @@ enum class EraseFill { zeros, noise };
 enum class Decoder { automatic, cpu, gpu };
 /// How a data set of image files is packed into one file.
 enum class Pack { none, jpeg, pixels };
+/// What becomes of the samples of an epoch that do not fill a global batch.
+enum class LastStep { fill, drop };
 /// Over which samples batch norm takes mean and variance in training.
 enum class BatchNormOver { micro_batch, ranks, running };
 /// What an ensemble averages.
@@ -171,7 +173,8 @@ struct DataConfig {
   int samples = 10000;    ///< only for `random`: training samples
   std::string tokenizer;  ///< folder or file of the tokenizer; empty: model.weights
   int sequence = 512;     ///< tokens of a sample, filled up or cut
-  int subset = 0;         ///< first samples of each split that are used; 0: all
+  LastStep last = LastStep::fill;
+  int subset = 0;  ///< first samples of each split that are used; 0: all
   LossOn loss = LossOn::all;
   bool packing = false;  ///< several samples in one sequence
   std::string prompt;    ///< template of jsonl

@@ -40,6 +40,20 @@ with tempfile.TemporaryDirectory() as scratch:
     assert abs(first["accuracy"] - last["accuracy"]) < 1e-6, (first, last)
     assert abs(first["loss"] - last["loss"]) < 1e-4 * last["loss"], (first, last)
 
+    # 1,437 images by 19 leave 12 in the last step.
+    small = ["--set", "batch.global=19", "--set", "batch.micro=19", "--set", "run.evaluate=never", "--set", "run.epochs=1"]
+    text = expect_success(run("launch", DIGITS, "--ranks", 1, *small, "--set", f"run.output={scratch}/fill"))
+    assert "the last step of each epoch has 12 of 19 samples" in text and "as few as 12" in text and "data.last: drop" in text, text
+    filled = metrics(only_run(f"{scratch}/fill"))
+    text = expect_success(run("launch", DIGITS, "--ranks", 1, *small, "--set", "data.last=drop", "--set", f"run.output={scratch}/drop"))
+    assert "last step of each epoch" not in text, text
+    dropped = metrics(only_run(f"{scratch}/drop"))
+    assert max(filled) == 76 and max(dropped) == 75, (max(filled), max(dropped))
+    assert all(dropped[step]["loss"] == filled[step]["loss"] for step in range(1, 5)), "the samples of an epoch have their order"
+    none = run("launch", DIGITS, "--ranks", 1, *small, "--set", "batch.global=2000", "--set", "batch.micro=2000", "--set", "data.last=drop",
+               "--set", f"run.output={scratch}/none")
+    assert none.returncode == 64 and "data.last: drop leaves no step" in none.stdout + none.stderr, none
+
     verified = expect_success(run("verify", DIGITS, "--ranks", 2, "--steps", 3))
     assert "passed" in verified, verified
 

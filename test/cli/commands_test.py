@@ -23,8 +23,10 @@ for command in COMMANDS:
 def plans(recipes, ranks, *more):
     """By recipe, planned by one process, since each has to load LibTorch."""
     done = run("plan", *recipes, "--ranks", ranks, "--json", *more)
-    expect_success(done)
+    assert done.returncode in (0, 1), done.stderr
     made = json.loads(done.stdout)
+    parts = [part for plan in (made if len(recipes) > 1 else [made]) for part in plan.get("phases", [plan])]
+    assert done.returncode == (0 if all(part["fits"] for part in parts) else 1), (done.returncode, [part["fits"] for part in parts])
     return dict(zip(recipes, made if len(recipes) > 1 else [made], strict=True))
 
 
@@ -45,7 +47,9 @@ with tempfile.TemporaryDirectory() as scratch:
             for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
                 commented.setdefault(ranks, {})[recipe] = (float(gib), host and float(host[1]))
 for ranks, some in by_ranks.items():
-    assert expect_success(run("plan", *some, "--ranks", ranks)).count("memory of one rank") >= len(some), ranks
+    text = run("plan", *some, "--ranks", ranks)
+    assert text.returncode == (1 if "DOES NOT FIT" in text.stdout else 0), text
+    assert text.stdout.count("memory of one rank") >= len(some), ranks
     for recipe, plan in plans(some, ranks).items():
         assert all(part["memory"]["total_bytes"] > 0 and part["step_s"] > 0 for part in plan.get("phases", [plan])), recipe
 assert sum(map(len, commented.values())) >= 17, commented
@@ -55,6 +59,12 @@ for ranks, some in commented.items():
         memory = max((part["memory"] for part in plan.get("phases", [plan])), key=lambda m: m["total_bytes"])
         assert abs(memory["total_bytes"] / 2**30 / gib - 1) < 0.02, (recipe, gib, ranks, memory)
         assert host is None or abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / host - 1) < 0.02, (recipe, memory)
+
+# What does not fit is told by the exit code, too.
+small = run("plan", "recipes/quickstart.yaml", "--set", "memory.limit=0.001")
+assert small.returncode == 1 and "DOES NOT FIT" in small.stdout, small
+assert plans(["recipes/quickstart.yaml"], 2)["recipes/quickstart.yaml"]["fits"]
+assert not plans(["recipes/quickstart.yaml"], 2, "--set", "memory.limit=0.001")["recipes/quickstart.yaml"]["fits"]
 
 # ZeRO++ pays between nodes of two ranks on a slow network only.
 zeropp = ROOT / "recipes/vit/vit-huge_food101_zeropp.yaml"

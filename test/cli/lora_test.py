@@ -35,8 +35,13 @@ with tempfile.TemporaryDirectory() as scratch:
         expect_success(run("checkpoint", "export", only_run(scratch / f"plain{seed}"), scratch / f"base{seed}"))
     base, other = scratch / "base1", scratch / "base2"
 
-    expect_success(launch(scratch / "whole", *weights_of(base)))
+    text = expect_success(launch(scratch / "whole", *weights_of(base)))
     whole = only_run(scratch / "whole")
+    # A [4, 128] and B [128, 4] of q_proj and v_proj in two layers, and the classifier, 10 x 128 + 10.
+    plan = json.loads((whole / "plan.json").read_text())
+    assert plan["num_trained_parameters"] == 2 * 2 * 2 * 512 + 1290 and "of them trained (" in text, (plan["num_trained_parameters"], text)
+    plain = json.loads((only_run(scratch / "plain1") / "plan.json").read_text())
+    assert plain["num_trained_parameters"] == plain["num_parameters"] > 0, plain
     checkpoint = whole / "checkpoints" / "step-00000006"
     state = json.loads((checkpoint / "MANIFEST.json").read_text())["state"]
     assert state["base"].startswith("xxh3-128 of its files: "), state["base"]

@@ -25,6 +25,13 @@ def copy_until(source, target, step):
             shutil.rmtree(checkpoint)
 
 
+def write_cifar(folder, first, others):
+    """CIFAR-10 of so many images in its first training file and in the others."""
+    folder.mkdir(exist_ok=True)
+    for name, count in [("data_batch_1", first), *((f"data_batch_{i}", others) for i in range(2, 6)), ("test_batch", 4)]:
+        (folder / f"{name}.bin").write_bytes(b"".join(bytes([i % 10]) + bytes([20 * i % 256]) * 3072 for i in range(count)))
+
+
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     launch(scratch / "whole", 4)
@@ -41,12 +48,34 @@ with tempfile.TemporaryDirectory() as scratch:
         resumed = scratch / f"on{ranks}" / whole.name
         copy_until(whole, resumed, HALF)
         text = launch(scratch / f"on{ranks}", ranks, "--resume", resumed)
-        assert f"resumed at step {HALF}" in text, text
+        assert f"resumed at step {HALF}" in text and "changed since the checkpoint" not in text, text
         found = losses(resumed)
         assert sorted(found) == list(range(1, STEPS + 1)), sorted(found)
         for step in range(HALF + 1, STEPS + 1):
             tolerance = 0 if ranks == 4 else 1e-5 * abs(expected[step])
             assert abs(found[step] - expected[step]) <= tolerance, (ranks, step, found[step], expected[step])
+
+    # What changes numbers is named, a line each; where the run writes and how it reads is not.
+    changed = scratch / "changed" / whole.name
+    copy_until(whole, changed, HALF)
+    manifest = changed / f"checkpoints/step-{HALF:08d}/MANIFEST.json"
+    assert json.loads(manifest.read_text())["state"]["train_samples"] == 1437, manifest
+    text = launch(changed.parent, 4, "--resume", changed, "--set", "optimizer.lr=0.0005", "--set", "run.seed=7", "--set", "data.workers=1",
+                  "--set", f"run.steps={STEPS + 1}")
+    lines = [line.split("changed since the checkpoint: ")[1] for line in text.splitlines() if "changed since the checkpoint" in line]
+    assert sorted(line.split(":")[0] for line in lines) == ["optimizer.lr", "run.seed", "run.steps"], lines
+    assert "run.seed: 7, was 42" in lines and f"run.steps: {STEPS + 1}, was {STEPS}" in lines, lines
+
+    # Images that came after the checkpoint, in its first epoch; later the number of samples shows it.
+    images = scratch / "images"
+    write_cifar(images, 4, 4)
+    settings = ["--set", "data.name=cifar10", "--set", f"data.path={images}", "--set", "model.image_size=32", "--set", "model.patch_size=16",
+                "--set", "model.channels=3", "--set", "batch.global=4", "--set", "batch.micro=4", "--set", "run.checkpoint.every=1"]
+    text = launch(scratch / "grown", 1, *settings, "--set", "run.steps=2")
+    assert "data_batch_1.bin holds 4 images; the published file holds 10000" in text, text
+    write_cifar(images, 12, 4)
+    text = launch(scratch / "grown", 1, *settings, "--set", "run.steps=3", "--resume", only_run(scratch / "grown"))
+    assert "changed since the checkpoint: 28 training samples, were 20" in text, text
 
     # Any ZeRO stage from any other: saved under stage 2, resumed under the others.
     for stage in (0, 1, 3):
@@ -95,6 +124,14 @@ with tempfile.TemporaryDirectory() as scratch:
     text = launch(scratch / "damaged", 4, "--resume", "auto")
     assert victim.name in text and f"resumed at step {HALF}" in text, text
     assert losses(damaged) == expected
+
+    # A rank without a launcher answers a signal at once: its step may take minutes.
+    process = start("engine", "recipes/quickstart.yaml", "--set", f"run.output={scratch / 'alone'}", *SHORT, "--set", "run.steps=100000")
+    while not list((scratch / "alone").glob("*/checkpoints/step-*0")):
+        assert process.poll() is None, process.stdout.read()
+    process.send_signal(signal.SIGTERM)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and text.count("asked to stop: finishing this step, saving, ending") == 1, (process.returncode, text)
 
     # A polite signal: the step under way is finished and saved.
     process = start("launch", "recipes/quickstart.yaml", "--ranks", "2", "--set", f"run.output={scratch / 'stopped'}",

@@ -70,6 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     traced, text = launch(folder / "traced", "trace.steps=3")
     assert "trace of steps 4 to 6" in text, text
+    assert "trace: steps 4 to 6 are recorded, with the profiler on from step 3" in text, text
     assert losses(traced) == losses(plain), "tracing changes the losses"
     merged = read(traced / "traces" / "merged_trace.json.gz")["traceEvents"]
     assert {e["args"]["rank"] for e in merged if e.get("cat") == "dstrain_step"} == {0, 1}, "both ranks are in the merged file"
@@ -107,6 +108,11 @@ with tempfile.TemporaryDirectory() as scratch:
     # The run ends inside the window: what there is is written.
     short, text = launch(folder / "short", "trace.steps=100", "trace.first=13", "trace.compress=none")
     check_trace(short / "traces" / "rank0_trace.json", 0, [13, 14])
+
+    # A run that ends before says so.
+    late, text = launch(folder / "late", "trace.steps=1", "trace.first=20")
+    assert "warning: no trace: the last step is 14, the first recorded one would be 20 (trace.first)" in text, text
+    assert not list((late / "traces").iterdir())
 
     # A folder that cannot be made costs the trace only.
     (folder / "file").write_text("in the way")

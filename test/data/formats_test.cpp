@@ -13,6 +13,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/random_images.h"
 #include "engine/data/text/format.h"
+#include "engine/data/text/progress_sink.h"
 #include "recipes/schema/datasets.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
@@ -138,6 +139,32 @@ TEST_CASE("CIFAR-10 is read from its five training files and its test file", "[d
   REQUIRE(read(*test, 5).label == 7);
 }
 
+TEST_CASE("CIFAR files of any number of records are read, and named", "[data]") {
+  struct Notes final : ProgressSink {
+    void note(const std::string& text) override { lines.push_back(text); }
+    void progress(double, const std::string&) override {}
+    std::vector<std::string> lines;
+  } notes;
+  const TempDir folder;
+  const std::vector<std::int64_t> sizes = {2, 1, 3, 1, 10000};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::string last(1, static_cast<char>(i + 1));
+    write_cifar(folder / fmt::format("data_batch_{}.bin", i + 1), sizes[i], 1,
+                {{sizes[i] - 1, last + planes(1, 2, 3)}});
+  }
+  const DataConfig data = config_of(DatasetName::cifar10, folder.path());
+  const auto train = open_images(data, Split::train, 32, 0, &notes);
+  REQUIRE(train->size() == 10007);
+  std::vector<int> labels;
+  for (std::int64_t i = 0; i < 8; ++i) labels.push_back(read(*train, i).label);
+  CHECK(labels == std::vector<int>{0, 1, 2, 0, 0, 3, 4, 0});
+  CHECK(read(*train, 10006).label == 5);
+  REQUIRE(notes.lines.size() == 4);
+  CHECK(
+      notes.lines[0].ends_with("data_batch_1.bin holds 2 images; the published file holds 10000"));
+  CHECK(dataset_facts(data, 32).train_size == 10007);
+}
+
 TEST_CASE("CIFAR-100 takes the fine label", "[data]") {
   const TempDir folder;
   const std::string labels = {3, 99};
@@ -179,6 +206,41 @@ TEST_CASE("image folders are read with classes in name order and their own test 
   const Sample sample = read(*test, 0);
   REQUIRE(std::abs(sample.pixels[14 * 84] - 12.6 * 255 / 59) < 3);
   REQUIRE(sample.pixels[14 * 84 + 2] == 100);
+}
+
+TEST_CASE("WebP and every name of JPEG are read; what is no image is counted and named",
+          "[data]") {
+  struct Notes final : ProgressSink {
+    void note(const std::string& text) override { lines.push_back(text); }
+    void progress(double, const std::string&) override {}
+    std::vector<std::string> lines;
+  } notes;
+  const TempDir folder;
+  const RgbImage image = test::make_gradient(8, 8);
+  write_file(folder / "train/a/1.webp", test::encode_webp(image));
+  write_file(folder / "train/a/2.JFIF", test::encode_jpeg(image));
+  write_file(folder / "train/a/3.jpe", test::encode_jpeg(image));
+  write_file(folder / "train/a/4.bmp", "BM");
+  write_file(folder / "train/a/5.GIF", "GIF89a");
+  write_file(folder / "train/a/deeper/6.gif", "GIF89a");
+  write_file(folder / "train/a/._0.png", "a fork of macOS");
+  write_file(folder / "train/a/.thumbnails/1.png", test::encode_png(image));
+  write_file(folder / "train/a/__MACOSX/1.png", test::encode_png(image));
+  write_file(folder / "train/__MACOSX/a/._1.png", "no class");
+  write_file(folder / "train/b/1.png", test::encode_png(image));
+  write_file(folder / "train/b/2.tiff", "II*");
+  write_file(folder / "train/b/labels", "1");
+  auto data = config_of(DatasetName::images, folder.path());
+  data.resize = Fit::stretch;
+  const auto train = open_images(data, Split::train, 8, 0, &notes);
+  REQUIRE(labels_of(*train) == std::vector<int>{0, 0, 0, 1});
+  CHECK(read(*train, 0).pixels == image.pixels);
+  REQUIRE(notes.lines.size() == 1);
+  const std::string root = (folder / "train").string();
+  CHECK(notes.lines.front().starts_with(fmt::format(
+      "left out below {}: 1 without an extension, 1 .bmp, 2 .gif, 1 .tiff (not JPEG, PNG or WebP "
+      "by name; the first is {}/",
+      root, root)));
 }
 
 TEST_CASE("a folder of classes without parts keeps every tenth image for the test", "[data]") {

@@ -100,6 +100,7 @@ std::vector<std::string> hostile_images() {
       "",
       "\xff\xd8\xff",
       "\x89PNG\r\n\x1a\n",
+      std::string("RIFF\x04\0\0\0WEBP", 12),
       std::string(1 << 20, '\xff'),
       "\xff\xd8" + std::string(1 << 20, '\xff'),
       "\xff\xd8\xff\xd9",
@@ -153,7 +154,8 @@ TEST_CASE("images with some bytes changed are refused by name or decoded", "[dat
   const std::vector<std::string> sound = {
       test::encode_jpeg(image),      test::encode_jpeg(image, 20),
       test::encode_grey_jpeg(image), test::encode_cmyk_jpeg(image),
-      test::encode_png(image),       test::encode_transparent_png(image)};
+      test::encode_png(image),       test::encode_transparent_png(image),
+      test::encode_webp(image),      test::encode_webp(image, false)};
   for (const std::string& bytes : sound) REQUIRE(is_sound(bytes));
   std::mt19937 random(20260102);
   const auto below = [&](std::size_t count) { return random() % count; };

@@ -58,6 +58,25 @@ def check_evaluation(scratch):
     print("200 sizes: resize and centre crop equal torchvision's")
 
 
+def check_webp(scratch):
+    """Lossy and lossless, with and without transparency: the pixels of Pillow."""
+    for i in range(40):
+        width, height = int(draw.integers(1, 300)), int(draw.integers(1, 300))
+        pixels = picture(width, height)
+        if i % 4 > 1:
+            pixels = numpy.dstack([pixels, draw.integers(0, 256, (height, width), dtype=numpy.uint8)])
+        path = scratch / f"{i}.webp"
+        Image.fromarray(pixels).save(path, lossless=i % 2 == 1, quality=80, exact=i % 8 > 3)
+        expected = numpy.asarray(Image.open(path).convert("RGB"))
+        if i % 2 == 1 and pixels.shape[2] == 3:
+            assert (expected == pixels).all()
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        got = ask(["window", path, left, top, side, side, side, "bilinear"], (side, side, 3))
+        assert (got == expected[top:top + side, left:left + side]).all(), (i, width, height)
+    print("40 WebP files: equal Pillow's pixels")
+
+
 def check_windows(scratch):
     """What random_resized_crop cuts: crop, then resize."""
     for i in range(60):
@@ -153,6 +172,7 @@ with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     torch.set_num_threads(1)
     check_evaluation(scratch)
+    check_webp(scratch)
     check_windows(scratch)
     check_magnitudes()
     check_operations()

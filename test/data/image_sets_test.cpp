@@ -248,8 +248,12 @@ TEST_CASE("images of every kind are decoded as documented", "[data]") {
 
 TEST_CASE("the longest JPEG is read by its part and within the limit of pixels", "[data]") {
   const std::string bytes = test::encode_jpeg(test::make_gradient(65500, 16));
-  const ImagePart part = decode_part(
-      bytes, {.window = [](int width, int) { return ImageWindow{width - 20, 2, 12, 12}; }}, "long");
+  const ImagePart part = decode_part(bytes,
+                                     {.window =
+                                          [](int width, int) {
+                                            return ImageWindow{width - 20, 2, 12, 12};
+                                          }},
+                                     "long");
   CHECK(part.image.pixels.size() == 12 * 12 * 3);
   const TempDir folder;
   write_file(folder.path() / "data/train/a/1.jpg", bytes);
@@ -380,6 +384,9 @@ TEST_CASE("a packed file that is cut off, foreign or damaged is named and made a
   wrong[20] = static_cast<char>(wrong[20] ^ 1);
   made_again(wrong, "its header is damaged");
   wrong = sound;
+  wrong[7] = '1';  // version of the format
+  made_again(wrong, "another version of dstrain wrote it");
+  wrong = sound;
   wrong[wrong.size() - 3] = static_cast<char>(wrong[wrong.size() - 3] ^ 1);
   made_again(wrong, "its index is damaged");
 
@@ -399,6 +406,29 @@ TEST_CASE("a packed file that is cut off, foreign or damaged is named and made a
   data.bad_record = BadRecord::stop;
   fs::remove(path);
   CHECK(holds(message_of([&] { return open_images(data, Split::train, 16, 0); }), "broken.jpg"));
+}
+
+TEST_CASE("a packed file under the name of another one is made again", "[data]") {
+  const TempDir folder;
+  const fs::path root = folder.path() / "data";
+  for (int i = 0; i < 4; ++i)
+    write_file(root / "train/a" / fmt::format("{}.png", i),
+               test::encode_png(test::make_gradient(20 + i, 20)));
+  write_file(root / "test/a/0.png", test::encode_png(test::make_gradient(40, 20)));
+  DataConfig data = images_in(root);
+  data.pack = GENERATE(Pack::jpeg, Pack::pixels);
+  REQUIRE(open_images(data, Split::train, 16, 0)->size() == 4);
+  REQUIRE(open_images(data, Split::test, 16, 0)->size() == 1);
+  fs::path training, test;
+  for (const auto& entry : fs::directory_iterator(data.cache)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".lock")) continue;
+    (name.find("-train-") != std::string::npos ? training : test) = entry.path();
+  }
+  fs::rename(test, training);
+  Notes notes;
+  REQUIRE(open_images(data, Split::train, 16, 0, &notes)->size() == 4);
+  CHECK(holds(notes.all(), "is made again: it was made from other files or with other settings"));
 }
 
 TEST_CASE("a changed image makes another packed file", "[data]") {

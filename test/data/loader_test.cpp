@@ -137,6 +137,39 @@ TEST_CASE("an epoch holds every sample exactly once at any world size", "[data][
   }
 }
 
+TEST_CASE("with drop_last every step of every epoch is whole, and others are left out each time",
+          "[data][property]") {
+  const int ranks = GENERATE(1, 2, 3);
+  const std::int64_t global = 12, size = GENERATE(12, 21, 35);
+  const std::int64_t steps = steps_per_epoch(size, global, /*drop_last=*/true);
+  CAPTURE(ranks, size);
+  REQUIRE(steps == size / global);
+  REQUIRE(samples_per_epoch(size, global, /*drop_last=*/true) == steps * global);
+  const auto dataset = std::make_shared<Counting>(size);
+  std::map<std::int64_t, std::map<std::int64_t, int>> seen;  // by epoch and sample
+  for (int rank = 0; rank < ranks; ++rank) {
+    const LoaderOptions options = {.global_batch = global,
+                                   .micro_batch = global / ranks,
+                                   .data_ranks = ranks,
+                                   .data_rank = rank,
+                                   .seed = 3,
+                                   .drop_last = true,
+                                   .last_step = 3 * steps};
+    for (const auto& rows : drain(*make_loader(dataset, options), 3 * steps)) {
+      for (const LoadedRow& row : rows) {
+        REQUIRE(row.weight == 1.0F);
+        ++seen[row.epoch][row.sample];
+      }
+    }
+  }
+  REQUIRE(std::ssize(seen) == 3);
+  for (const auto& [epoch, samples] : seen) {
+    CHECK(std::ssize(samples) == steps * global);
+    CHECK(std::ranges::all_of(samples, [](const auto& entry) { return entry.second == 1; }));
+  }
+  if (size > 12) CHECK(seen[0] != seen[1]);
+}
+
 LoaderOptions small_options() {
   LoaderOptions options;
   options.global_batch = 8;

@@ -151,6 +151,31 @@ TEST_CASE("a cache that is cut off or empty is made again", "[text]") {
   }
 }
 
+TEST_CASE("tokens under the name of others, or of another version, are made again", "[text]") {
+  const TempDir folder;
+  write_text(folder / "train.jsonl", lines(40));
+  const DataConfig data = config(folder);
+  static_cast<void>(open(data));
+  const fs::path path = cache_file(folder);
+  const std::string good = read_file(path);
+  fs::remove(path);
+  DataConfig other = data;
+  other.response = "{a}";
+  static_cast<void>(open(other));
+  fs::rename(cache_file(folder), path);
+  Heard heard;
+  REQUIRE(open(data, nullptr, &heard).size() == 40);
+  CHECK(heard.has("is made again: it was made from other files or with other settings"));
+  CHECK(read_file(path) == good);
+
+  std::string old = good;
+  old[7] = '1';
+  write_text(path, old);
+  Heard renewed;
+  REQUIRE(open(data, nullptr, &renewed).size() == 40);
+  CHECK(renewed.has("another version of dstrain wrote it"));
+}
+
 TEST_CASE("a token that only rotted later is an error, not a wrong row", "[text]") {
   const TempDir folder;
   write_text(folder / "train.jsonl", lines(40));

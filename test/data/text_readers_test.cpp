@@ -181,12 +181,47 @@ TEST_CASE("JSONL fills its templates, counts lines and passes over blank ones", 
   REQUIRE(records[0].response == " 1");
   REQUIRE(records[1].number == 4);
   REQUIRE(records[1].prompt == "Q: two {q}\nA:");
-  REQUIRE(records[1].response == " true");
+  REQUIRE(records[1].response == " True");
   REQUIRE(records[1].group == records[1].prompt);
   REQUIRE(records[1].share == 1.0);
   // Without a field in the prompt all would be one group.
   REQUIRE(jsonl("{\"a\": \"x\"}", "Say:")[0].group == " x");
   REQUIRE(jsonl("{\"a\": \"x\"}", "{{json}}")[0].prompt == "{json}");
+}
+
+TEST_CASE("numbers and truth values of JSONL are those that Python prints", "[text]") {
+  // json.loads() and str() of Python 3.11.
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"18446744073709551615", "18446744073709551615"},
+      {"18446744073709551616", "18446744073709551616"},
+      {"-9223372036854775808", "-9223372036854775808"},
+      {"-9223372036854775809", "-9223372036854775809"},
+      {"100000000000000000000000000000000000001", "100000000000000000000000000000000000001"},
+      {"18446744073709551616.0", "1.8446744073709552e+19"},
+      {"-0", "0"},
+      {"-0.0", "-0.0"},
+      {"0.0", "0.0"},
+      {"2.50", "2.5"},
+      {"1e3", "1000.0"},
+      {"1E15", "1000000000000000.0"},
+      {"9999999999999998.0", "9999999999999998.0"},
+      {"1e16", "1e+16"},
+      {"12345678.9e9", "1.23456789e+16"},
+      {"0.0001", "0.0001"},
+      {"-0.00012", "-0.00012"},
+      {"0.00001", "1e-05"},
+      {"1.25e-7", "1.25e-07"},
+      {"0.1", "0.1"},
+      {"5e-324", "5e-324"},
+      {"1.7976931348623157e308", "1.7976931348623157e+308"},
+      {"true", "True"},
+      {"false", "False"}};
+  for (const auto& [written, printed] : cases) {
+    CAPTURE(written);
+    const auto records = jsonl("{\"q\": \"one\", \"a\": " + written + "}");
+    REQUIRE(records.size() == 1);
+    CHECK(records[0].response == " " + printed);
+  }
 }
 
 TEST_CASE("every wrong line of JSONL is found, and the others are read", "[text]") {

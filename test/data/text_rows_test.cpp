@@ -244,6 +244,11 @@ TEST_CASE("text of files goes through the model's tokenizer, and prompts come ba
   REQUIRE(heard.has("tokenised train-v1.1.json: 1 records"));
   REQUIRE(heard.has("data, train: 1 samples"));
   REQUIRE(heard.has("data, train: 46 % of each row of 128 tokens is padding on average"));
+  Heard few;
+  data.subset = 1000000;
+  (void)open_text(data, Split::train, weights, 300, 0, &few);
+  REQUIRE(few.has("data, train: 1 samples, fewer than data.subset (1,000,000)"));
+  data.subset = 0;
   Heard packed, test;
   data.packing = true;
   (void)open_text(data, Split::train, weights, 300, 0, &packed);

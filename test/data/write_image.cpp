@@ -6,6 +6,7 @@
 // In this order.
 #include <jpeglib.h>
 #include <turbojpeg.h>
+#include <webp/encode.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -117,6 +118,17 @@ std::string encode_transparent_png(const RgbImage& image) {
     rgba.insert(rgba.end(), {image.pixels[i], image.pixels[i + 1], image.pixels[i + 2], 0});
   }
   return write_png(rgba, image.width, image.height, PNG_FORMAT_RGBA);
+}
+
+std::string encode_webp(const RgbImage& image, bool lossless) {
+  std::uint8_t* bytes = nullptr;
+  const std::uint8_t* pixels = image.pixels.data();
+  const int width = image.width, height = image.height, stride = 3 * width;
+  const std::size_t size = lossless ? WebPEncodeLosslessRGB(pixels, width, height, stride, &bytes)
+                                    : WebPEncodeRGB(pixels, width, height, stride, 80, &bytes);
+  std::string content(reinterpret_cast<char*>(bytes), size);
+  WebPFree(bytes);
+  return content;
 }
 
 std::string encode_deep_png(const RgbImage& image) {

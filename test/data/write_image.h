@@ -26,6 +26,8 @@ std::string encode_png(const RgbImage& image);
 /// With a fully transparent alpha channel.
 std::string encode_transparent_png(const RgbImage& image);
 
+std::string encode_webp(const RgbImage& image, bool lossless = true);
+
 /// Of 16 bits a channel; the lower byte repeats the upper one.
 std::string encode_deep_png(const RgbImage& image);
 

@@ -85,6 +85,12 @@ std::function<void(const fs::path&)> image_case(const std::string& file,
 
 std::string jpeg() { return test::encode_jpeg(test::make_gradient(200, 200)); }
 std::string png() { return test::encode_png(test::make_gradient(200, 200)); }
+std::string webp() { return test::encode_webp(test::make_gradient(200, 200)); }
+/// A lossless WebP whose header claims 16,384 x 16,384 pixels.
+std::string webp_bomb() {
+  std::string bytes = webp();
+  return bytes.replace(bytes.find("VP8L") + 9, 4, "\xff\xff\xff\x0f");
+}
 void write_food(const fs::path& root, const std::string& classes, const std::string& train) {
   write_file(root / "meta/classes.txt", classes);
   write_file(root / "meta/train.txt", train);
@@ -161,6 +167,9 @@ std::vector<Case> cases() {
       {"PNG with a damaged header", images,
        image_case("1.png", [] { return with_length(png(), 1); })},
       {"PNG of enormous size", images, image_case("1.png", png_bomb)},
+      {"WebP cut off in the middle", images,
+       image_case("1.webp", [] { return test::half(webp()); })},
+      {"WebP of enormous size", images, image_case("1.webp", webp_bomb)},
       {"image that is a web page", images,
        image_case("1.jpg", [] { return std::string("<!DOCTYPE html>"); })},
       {"image that is empty", images, image_case("1.jpg", [] { return std::string(); })},

@@ -223,6 +223,8 @@ TEST_CASE("the line of a step gives smoothed rates and times", "[metrics]") {
   CHECK(format_step(step) ==
         "step 12/400  epoch 2/3  loss 0.5000  acc n/a  256 img/s  MFU 12.5%  left 3m 07s  500 ms  "
         "mem 3.00 GiB  grad 0.84");
+  step.clips = true;
+  CHECK(format_step(step).find("  256 clips/s  ") != std::string::npos);
   step.epochs = 0;
   step.tokens_per_s = 4096;
   step.mfu = 0;

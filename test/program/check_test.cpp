@@ -40,6 +40,9 @@ void for_each_case(const std::function<void(const Case&)>& visit) {
                                           .recompute = test::recomputed(recompute),
                                           .two_at_once = two});
                 c.layout.peer_ranks = prefetch % 2 == 0 ? 8 : 1;
+                // Untrained state, as batch norm has it.
+                for (int b = 0; blocks % 2 == 0 && b < blocks; ++b)
+                  c.cost.blocks[static_cast<std::size_t>(b)].state_bytes = 48;
                 visit(c);
               }
             }
@@ -55,7 +58,7 @@ Program without(const Program& program, int index) {
   Program copy = program;
   copy.actions.erase(copy.actions.begin() + index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
       std::vector<int> after;
       for (const int other : action.*waits) {
         if (other != index) after.push_back(other > index ? other - 1 : other);
@@ -72,7 +75,7 @@ Program swapped(const Program& program, std::size_t index) {
   std::swap(copy.actions[index], copy.actions[index + 1]);
   const int first = static_cast<int>(index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
       for (int& other : action.*waits)
         other = other == first ? first + 1 : other == first + 1 ? first : other;
     }
@@ -160,7 +163,7 @@ TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][p
     CHECK(broken([](Action& a) { a.block = a.block < 0 ? 0 : a.block + 1; }));
     CHECK(broken([](Action& a) { a.group = a.group < 0 ? 0 : a.group == 3 ? 2 : a.group + 1; }));
     CHECK(broken([](Action& a) { a.micro_batch = a.micro_batch < 0 ? 0 : 1 - a.micro_batch; }));
-    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(1000); }));
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (program.actions[i].*ids).size(); ++k) {

@@ -170,7 +170,38 @@ TEST_CASE("samples spread over ranks train, evaluate and answer as on one rank",
   }
 }
 
-TEST_CASE("a stage with the head alone answers as one rank, rehearsed or not", "[train][parity][sequence][tensor]") {
+TEST_CASE("an answer follows the whole prompt, however long it may become", "[train][text]") {
+  const test::TempDir folder;
+  write_data(folder);
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m");
+  const auto answers = [&](const char* most) {
+    return run(recipe_of(folder, model, {fmt::format("run.generate_tokens={}", most)}), 1).answers;
+  };
+  const std::vector<std::string> brief = answers("2"), whole = answers("32");
+  REQUIRE(brief.size() == 2);
+  REQUIRE(whole.size() == 2);
+  for (std::size_t i = 0; i < brief.size(); ++i) CHECK(whole[i].starts_with(brief[i]));
+}
+
+TEST_CASE("prompts that fill the sequence are left out, and those with little room counted",
+          "[train][text]") {
+  const auto samples = [](const std::vector<std::size_t>& lengths) {
+    std::vector<TextSample> list;
+    for (const std::size_t length : lengths)
+      list.push_back(
+          {.prompt = {}, .response = {}, .prompt_tokens = std::vector<std::int64_t>(length)});
+    return list;
+  };
+  std::vector<TextSample> all = samples({4, 5, 6, 8, 9});
+  CHECK(keep_answerable(all, 8, 3) ==
+        "run.generate: of 5 prompts 2 fill data.sequence (8) and get no answer, 1 leave room for "
+        "fewer than run.generate_tokens (3); a longer data.sequence has room");
+  CHECK(all.size() == 3);
+  CHECK(keep_answerable(all, 9, 3) == "");
+}
+
+TEST_CASE("a stage with the head alone answers as one rank, rehearsed or not",
+          "[train][parity][sequence][tensor]") {
   const test::TempDir folder;
   write_data(folder);
   const Way way = GENERATE(Way{6, {"parallel.pipeline=3", "parallel.sequence=2"}},

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
+
+#include "engine/base/error.h"
+
 namespace dstrain::text {
 
 struct Hasher::State {
@@ -28,6 +32,19 @@ std::uint64_t hash64(std::span<const std::byte> bytes) {
 std::string hash128(std::string_view text) {
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return fmt::format("{:016x}{:016x}", std::uint64_t{hash.high64}, std::uint64_t{hash.low64});
+}
+
+KeyField key_field(std::string_view hash128) {
+  KeyField field{};
+  DSTRAIN_CHECK(hash128.size() == field.size(), "a key of another length");
+  std::ranges::copy(hash128, field.begin());
+  return field;
+}
+
+const char* wrong_magic(std::uint64_t magic, std::uint64_t wanted) {
+  constexpr std::uint64_t kName = (std::uint64_t{1} << 56) - 1;  // without the version
+  return (magic & kName) == (wanted & kName) ? "another version of dstrain wrote it"
+                                             : "it is of another format";
 }
 
 }  // namespace dstrain::text

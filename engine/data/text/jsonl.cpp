@@ -16,6 +16,16 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
+/// A whole number beyond 64 bits keeps its digits, as text.
+class LineReader final : public JsonBuilder {
+ public:
+  using JsonBuilder::JsonBuilder;
+  bool number_float(number_float_t v, const string_t& digits) override {
+    const bool whole = digits.find_first_of(".eE") == string_t::npos;
+    return whole ? value(digits) : value(v);
+  }
+};
+
 /// What is wrong with the line; empty when it became the record's words.
 std::string read_line(std::string_view line, const Template& prompt, const Template& response,
                       Record& record) {
@@ -27,8 +37,10 @@ std::string read_line(std::string_view line, const Template& prompt, const Templ
   }
   nlohmann::json object;
   try {
-    object = parse_json(
-        line, JsonPlace([](std::size_t byte) { return fmt::format("byte {} of the line", byte); }));
+    const JsonPlace place = [](std::size_t byte) {
+      return fmt::format("byte {} of the line", byte);
+    };
+    object = LineReader(line, place, {}).build();
   } catch (const Error& error) {
     return error.what();
   }

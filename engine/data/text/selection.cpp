@@ -104,6 +104,8 @@ std::string describe(const DataConfig& data, const char* split, const Selection&
   if (selection.cut > 0) {
     text += fmt::format(", {} cut to {} tokens", with_commas(selection.cut), data.sequence);
   }
+  if (data.subset > 0 && std::cmp_less(selection.samples.size(), data.subset))
+    text += fmt::format(", fewer than data.subset ({})", with_commas(data.subset));
   return text + left_out_text(selection);
 }
 

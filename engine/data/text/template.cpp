@@ -3,11 +3,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 
 namespace dstrain::text {
+namespace {
+
+/// As Python's repr() writes it: the fewest digits that give the number again, with an exponent
+/// below 1e-4 and from 1e16 on.
+std::string python_text(double number) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] =
+      std::to_chars(buffer.begin(), buffer.end(), number, std::chars_format::scientific);
+  DSTRAIN_CHECK(error == std::errc(), "a number of more than 32 characters");
+  std::string_view text(buffer.data(), end);  // such as -1.25e+20
+  std::string sign;
+  if (text.starts_with('-')) {
+    sign = "-";
+    text.remove_prefix(1);
+  }
+  const std::size_t mark = text.find('e');
+  const std::string_view exponent_text = text.substr(mark + 1);
+  int exponent = 0;
+  std::from_chars(exponent_text.data() + (exponent_text.front() == '+' ? 1 : 0), end, exponent);
+  std::string digits(text.substr(0, mark));
+  std::erase(digits, '.');
+  if (exponent < -4 || exponent >= 16) {
+    if (digits.size() > 1) digits.insert(1, ".");
+    return fmt::format("{}{}e{}{:02}", sign, digits, exponent < 0 ? '-' : '+', std::abs(exponent));
+  }
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
+  const auto whole = static_cast<std::size_t>(exponent) + 1;
+  if (digits.size() < whole + 1) digits.append(whole + 1 - digits.size(), '0');
+  return sign + digits.substr(0, whole) + "." + digits.substr(whole);
+}
+
+}  // namespace
 
 Template::Template(std::string_view text, const std::string& key) {
   const auto fail = [&](std::size_t at, const char* what) {
@@ -53,8 +88,12 @@ std::string Template::fill(const nlohmann::json& object, std::string& text) cons
     if (field == object.end()) return fmt::format("it has no {}", piece.text);
     if (field->is_string()) {
       text += field->get_ref<const std::string&>();
-    } else if (field->is_number() || field->is_boolean()) {
+    } else if (field->is_number_float()) {
+      text += python_text(field->get<double>());
+    } else if (field->is_number()) {
       text += field->dump();
+    } else if (field->is_boolean()) {
+      text += field->get<bool>() ? "True" : "False";
     } else {
       return fmt::format("{} is {}, expected text", piece.text, kind_of(*field));
     }

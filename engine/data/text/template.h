@@ -17,7 +17,7 @@ class Template {
   [[nodiscard]] bool has_fields() const;
 
   /// `text` with the fields of `object` filled in. Texts stand as they are, numbers and truth
-  /// values as JSON writes them. Returns what is wrong; empty when nothing is.
+  /// values as Python prints them. Returns what is wrong; empty when nothing is.
   [[nodiscard]] std::string fill(const nlohmann::json& object, std::string& text) const;
 
  private:

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 /// Raised whenever the same files, tokenizer and options give other tokens, or the file another
 /// layout.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -48,10 +48,11 @@ std::string key_of(const DataConfig& data, const SourceFiles& sources, const Enc
 }
 
 TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
-                       const EncoderSource& source, const fs::path& path, const Tell& tell) {
+                       const EncoderSource& source, const fs::path& path, const KeyField& key,
+                       const Tell& tell) {
   const Encoder encoder = source.open();
   constexpr std::int64_t kMaxShort = 65536;
-  TokenFileWriter writer(path, encoder.vocab_size <= kMaxShort ? 2 : 4);
+  TokenFileWriter writer(path, key, encoder.vocab_size <= kMaxShort ? 2 : 4);
   TokenFileSummary summary = tokenise(data, sources, encoder, writer, tell);
   writer.finish(summary);
   return summary;
@@ -85,24 +86,25 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
                       const EncoderSource& encoder, ProgressSink* progress) {
   const fs::path folder = make_cache_folder(data);
   const std::string first = sources.files.front().filename().string();
-  const fs::path path = folder / fmt::format("{}-{}.tokens", spelling(data.name),
-                                             key_of(data, sources, encoder, folder));
+  const std::string made_from = key_of(data, sources, encoder, folder);
+  const KeyField key = key_field(made_from);
+  const fs::path path = folder / fmt::format("{}-{}.tokens", spelling(data.name), made_from);
   std::string problem;
-  if (auto file = TokenFile::open(path, problem)) return std::move(*file);
+  if (auto file = TokenFile::open(path, key, problem)) return std::move(*file);
 
   const BuildLock lock(path.string() + ".lock", "tokenising " + first, progress);
-  if (auto file = TokenFile::open(path, problem)) return std::move(*file);
+  if (auto file = TokenFile::open(path, key, problem)) return std::move(*file);
   if (progress != nullptr && path_exists(path)) {
     progress->note(fmt::format("{} is made again: {}", path.string(), problem));
   }
   if (lock.held()) BuildFile::remove_leftovers(path);
   const auto begin = std::chrono::steady_clock::now();
   const TokenFileSummary summary =
-      build(data, sources, encoder, path, [&](double share, const std::string& text) {
+      build(data, sources, encoder, path, key, [&](double share, const std::string& text) {
         lock.report(share, text);
         if (progress != nullptr) progress->progress(share, text);
       });
-  auto file = TokenFile::open(path, problem);
+  auto file = TokenFile::open(path, key, problem);
   if (!file) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} was just written, yet {}", path.string(), problem),

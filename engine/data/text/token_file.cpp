@@ -23,29 +23,31 @@ fs::path stamp_file_of(const fs::path& path) { return path.string() + ".checked"
 
 }  // namespace
 
-std::optional<TokenFile> TokenFile::open(const fs::path& path, std::string& problem) {
+std::optional<TokenFile> TokenFile::open(const fs::path& path, const KeyField& key,
+                                         std::string& problem) {
   problem.clear();
   if (!path_exists(path)) {
     problem = "there is none yet";
     return std::nullopt;
   }
   TokenFile file(path);
-  problem = file.check();
+  problem = file.check(key);
   if (!problem.empty()) return std::nullopt;
   return file;
 }
 
-std::string TokenFile::check() {
+std::string TokenFile::check(const KeyField& key) {
   const auto bytes = file_.bytes();
   if (bytes.size() < sizeof(header_)) return "it is cut off";
   std::memcpy(&header_, bytes.data(), sizeof(header_));
   const TokenFileHeader& h = header_;
-  if (h.magic != TokenFileHeader::kMagic) return "it is of another format";
+  if (h.magic != TokenFileHeader::kMagic) return wrong_magic(h.magic, TokenFileHeader::kMagic);
   if (h.header_hash != hash64(bytes.first(offsetof(TokenFileHeader, header_hash))) ||
       (h.token_bytes != 2 && h.token_bytes != 4) || h.tokens > kMax || h.samples > kMax ||
       h.summary_bytes > kMax) {
     return "its header is damaged";
   }
+  if (h.key != key) return kOtherKey;
   const std::uint64_t token_bytes = h.tokens * h.token_bytes;
   const std::uint64_t index_at = sizeof(h) + (token_bytes + 7) / 8 * 8;
   const std::uint64_t index_bytes = h.samples * sizeof(Sample);

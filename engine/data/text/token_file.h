@@ -16,9 +16,10 @@ namespace dstrain::text {
 /// Little-endian; then the tokens (2 or 4 bytes each, filled up to 8 bytes), the index (`samples`
 /// times TokenFile::Sample) and the summary (JSON).
 struct TokenFileHeader {
-  static constexpr std::uint64_t kMagic = 0x316b6f7472747364;  // "dstrtok1"
+  static constexpr std::uint64_t kMagic = 0x326b6f7472747364;  // "dstrtok2"
 
   std::uint64_t magic = kMagic;
+  KeyField key{};  ///< of what the tokens were made from
   std::uint64_t token_bytes = 4;
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;
@@ -59,9 +60,11 @@ class TokenFile {
     std::uint32_t record = 0;    ///< counted from 0 through all input files
   };
 
-  /// Checks sizes and hashes; `problem` says why there is no such file or why it cannot be used.
-  /// The tokens themselves are read through only when the file changed since that was last done.
-  static std::optional<TokenFile> open(const std::filesystem::path& path, std::string& problem);
+  /// Checks key, sizes and hashes; `problem` says why there is no such file or why it cannot be
+  /// used. The tokens themselves are read through only when the file changed since that was last
+  /// done.
+  static std::optional<TokenFile> open(const std::filesystem::path& path, const KeyField& key,
+                                       std::string& problem);
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(index_.size()); }
   [[nodiscard]] const Sample& sample(std::int64_t i) const {
@@ -81,7 +84,7 @@ class TokenFile {
 
  private:
   explicit TokenFile(const std::filesystem::path& path) : path_(path), file_(path) {}
-  std::string check();
+  std::string check(const KeyField& key);
   [[nodiscard]] std::uint64_t begin(std::int64_t i) const { return i == 0 ? 0 : sample(i - 1).end; }
 
   std::filesystem::path path_;
@@ -94,7 +97,7 @@ class TokenFile {
 /// Writes a TokenFile sample by sample; it appears at `path` in finish().
 class TokenFileWriter {
  public:
-  TokenFileWriter(const std::filesystem::path& path, int token_bytes);
+  TokenFileWriter(const std::filesystem::path& path, const KeyField& key, int token_bytes);
 
   /// `sample.end` is set here.
   void add(std::span<const std::uint32_t> tokens, TokenFile::Sample sample);
@@ -104,6 +107,7 @@ class TokenFileWriter {
 
  private:
   BuildFile file_;
+  KeyField key_;
   int token_bytes_;
   std::uint64_t tokens_ = 0;
   std::vector<TokenFile::Sample> index_;

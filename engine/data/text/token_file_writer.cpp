@@ -8,8 +8,9 @@
 
 namespace dstrain::text {
 
-TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int token_bytes)
-    : file_(path), token_bytes_(token_bytes) {
+TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, const KeyField& key,
+                                 int token_bytes)
+    : file_(path), key_(key), token_bytes_(token_bytes) {
   DSTRAIN_CHECK(token_bytes == 2 || token_bytes == 4, "tokens of 2 or 4 bytes");
   const TokenFileHeader header;
   file_.write(std::as_bytes(std::span(&header, 1)));
@@ -35,7 +36,8 @@ void TokenFileWriter::add(std::span<const std::uint32_t> tokens, TokenFile::Samp
 
 void TokenFileWriter::finish(const TokenFileSummary& summary) {
   const std::string text = format_summary(summary);
-  TokenFileHeader header{.token_bytes = static_cast<std::uint64_t>(token_bytes_),
+  TokenFileHeader header{.key = key_,
+                         .token_bytes = static_cast<std::uint64_t>(token_bytes_),
                          .samples = index_.size(),
                          .tokens = tokens_,
                          .summary_bytes = text.size(),

@@ -161,9 +161,12 @@ std::string auto_text(const AutoPlan& plan, const AutoTitle& title) {
       "a step\nsearch     {} layouts, {} simulated, {} built and checked\n\n",
       title.recipe, title.model, plan.machine.name, plan.ranks, plan.machine.ranks_per_node,
       plan.rows.front().batch.global, plan.choices, plan.simulated, plan.built);
-  std::vector<std::array<std::string, 12>> rows = {
-      {"layout", "ZeRO", "schedule", "micro", "recompute", "step ms",
-       title.tokens > 0 ? "tok/s/rank" : "img/s/rank", "MFU", "GiB", "bubble", "exposed ms", ""}};
+  std::vector<std::array<std::string, 12>> rows = {{"layout", "ZeRO", "schedule", "micro",
+                                                    "recompute", "step ms",
+                                                    title.tokens > 0 ? "tok/s/rank"
+                                                    : title.clips    ? "clips/s/rank"
+                                                                     : "img/s/rank",
+                                                    "MFU", "GiB", "bubble", "exposed ms", ""}};
   for (const AutoRow& row : plan.rows) {
     rows.push_back(cells(row, plan, title));
     if (is_default_layout(row.choice, plan.ranks)) rows.back().back() = "default layout";

@@ -11,6 +11,7 @@ struct AutoTitle {
   std::string recipe;  ///< its name
   std::string model;   ///< as the recipe calls it
   int tokens = 0;      ///< of a sample; 0: images
+  bool clips = false;  ///< of images
 };
 
 /// Tables for a person, ending in a newline.

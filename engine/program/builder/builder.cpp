@@ -108,8 +108,9 @@ class Builder {
   [[nodiscard]] std::vector<int> inputs_of(const Visit& visit) const;
   int add(ActionKind kind, const Visit& visit, Action action);
 
-  /// Adds to `action` the wait for the same of the micro-batch before, which runs on another lane:
-  /// a sum of fp32 numbers depends on their order.
+  /// Adds to `action` the waits for what micro-batches before did on another lane: for the same of
+  /// the block, as a sum of fp32 numbers depends on their order, and for what last changed or read
+  /// the block's untrained state.
   void follow(ActionKind kind, Action& action) const;
 
   Writer& writer_;
@@ -142,8 +143,17 @@ void Builder::follow(ActionKind kind, Action& action) const {
   const auto wait_for = [&](int other) {
     if (writer_.action(other).lane != action.lane) action.after.push_back(other);
   };
-  if (const auto before = newest_.find({kind, action.block}); before != newest_.end())
-    wait_for(before->second);
+  const auto wait_for_newest = [&](ActionKind other) {
+    if (const auto before = newest_.find({other, action.block}); before != newest_.end())
+      wait_for(before->second);
+  };
+  const bool has_state = writer_.block_state[to_index(action.block)] >= 0;
+  if (kind != ActionKind::recompute) {
+    wait_for_newest(kind);
+    if (kind == ActionKind::forward && has_state) wait_for_newest(ActionKind::recompute);
+  } else if (has_state) {
+    wait_for_newest(ActionKind::forward);
+  }
   for (const int id : action.writes)
     if (const auto before = added_by_.find(id); before != added_by_.end()) wait_for(before->second);
 }
@@ -152,7 +162,7 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   action.block = visit.block;
   action.micro_batch = visit.micro_batch;
   action.lane = writer_.lane_of(visit.micro_batch);
-  if (kind != ActionKind::recompute) follow(kind, action);
+  follow(kind, action);
   const bool keeps = writer_.program.find(action.writes, BufferRole::saved) >= 0;
   action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps,
                                   writer_.program.keeps_hidden);

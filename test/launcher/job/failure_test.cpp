@@ -102,6 +102,21 @@ TEST_CASE("an error that several ranks met is told once", "[launcher][failure]")
   CHECK(text.find("log:") == std::string::npos);
 }
 
+TEST_CASE("ranks that a GPU had no memory for are one line, whatever their figures",
+          "[launcher][failure]") {
+  RankEnd root = with_error(ended(0, 70, 0, 5), 70, 1);
+  root.error = "CUDA out of memory: 2.00 GiB asked for, 1.20 GiB of 79.11 GiB free on GPU 0";
+  std::vector<RankEnd> ends = {root};
+  for (int rank = 1; rank < 4; ++rank) {
+    ends.push_back(with_error(ended(rank, 70, 0, 6), 70, 2));
+    ends.back().error =
+        "CUDA out of memory: 2.00 GiB asked for, 1.10 GiB of 79.11 GiB free on GPU 1";
+  }
+  const FailureReport report = make_report(root, ends);
+  CHECK(report.kind == FailureKind::oom);
+  CHECK(report.others == std::vector<std::string>{"ranks 1-3: out of memory, too"});
+}
+
 TEST_CASE("memory of the host that a rank could not have is advised on as such",
           "[launcher][failure]") {
   RankEnd root = with_error(ended(0, 70, 0, 5), 70, 1);
