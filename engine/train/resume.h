@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/base/run_layout.h"
+#include "engine/base/unique_fd.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/train/world.h"
 #include "recipes/schema/recipe.h"
@@ -19,13 +20,15 @@ struct RunPlace {
   std::filesystem::path checkpoint = {};     ///< directory of `resume`
   bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory
   bool new_phase = false;                    ///< `resume` ended the phase before
+  UniqueFd lock = {};  ///< of the directory, on rank 0 of ranks without a launcher
 };
 
 /// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
 /// checkpoint of `resume`
 /// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
 /// when there is none, or when it leaves out other frozen weights than base_reference() of the
-/// phase of the recipe that it is of.
+/// phase of the recipe that it is of. Ranks without a launcher have the directory alone: rank 0
+/// locks it (engine/base/run_lock.h).
 [[nodiscard]] RunPlace agree_on_place(const World& world, RankRecordFile& record,
                                       const Recipe& recipe, const std::string& name,
                                       const std::string& resume);
