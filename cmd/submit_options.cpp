@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
 #include "launcher/job/recipe_files.h"
@@ -84,13 +85,13 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   const auto add = [&app](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->group(kGroup);
   };
-  add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(CLI::Range(1, 65536));
+  add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(number_in(1, 65536));
   add("--ranks-per-node", options.ranks_per_node,
       "Ranks on each node, on the CPU. Default: 1, or one per GPU.")
-      ->check(CLI::Range(1, 1024));
+      ->check(number_in(1, 1024));
   add("--gpus-per-node", options.gpus_per_node,
       "GPUs of each node, each with one rank. Default: none are asked for.")
-      ->check(CLI::Range(1, 1024));
+      ->check(number_in(1, 1024));
   add("--time", options.time,
       "Time limit as sbatch takes it; two minutes before it the job saves and goes back into the "
       "queue. Default: the partition's.");
