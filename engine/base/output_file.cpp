@@ -65,8 +65,8 @@ void fail_output_file(const char* action, const fs::path& path, int error,
 }
 
 UniqueFd open_output_file(const fs::path& path, const OutputOptions& options) {
-  require_no_zero_byte(path, options.refused);
   const fs::path& name = options.name.empty() ? path : options.name;
+  require_no_zero_byte(name, options.refused);
   int flags = O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   flags |= options.also_read ? O_RDWR : O_WRONLY;
   switch (options.old) {

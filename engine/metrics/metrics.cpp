@@ -88,7 +88,8 @@ struct MetricsWriter::Entry {
 
   std::string name;
   std::shared_ptr<OwnSink> own;
-  BackgroundQueue queue;  ///< ends first
+  std::uint64_t late = 0;  ///< pieces that the last flush() has waited for in vain
+  BackgroundQueue queue;   ///< ends first
 };
 
 MetricsWriter::MetricsWriter(const MetricsOptions& options) : MetricsWriter(make_sinks(options)) {}
@@ -137,7 +138,11 @@ void MetricsWriter::event(std::string_view kind, std::int64_t step,
 bool MetricsWriter::flush() {
   const auto end = PatienceClock::now() + BackgroundQueue::kPatience;
   bool all = true;
-  for (const auto& entry : entries_) all = entry->queue.flush(left_of_patience(end)) && all;
+  for (const auto& entry : entries_) {
+    const bool done = entry->queue.flush(left_of_patience(end));
+    entry->late = done ? 0 : entry->queue.waiting();
+    all = all && done;
+  }
   return all;
 }
 
@@ -145,7 +150,7 @@ std::vector<MissingMetrics> MetricsWriter::missing() const {
   const std::lock_guard lock(problems_->mutex);
   std::vector<MissingMetrics> all = problems_->sinks;
   for (const auto& entry : entries_) {
-    const auto lost = static_cast<std::int64_t>(entry->queue.dropped() + entry->queue.waiting());
+    const auto lost = static_cast<std::int64_t>(entry->queue.dropped() + entry->late);
     if (lost == 0) continue;
     const auto known = std::ranges::find(all, entry->name, &MissingMetrics::sink);
     if (known != all.end()) {
