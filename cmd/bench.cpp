@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
@@ -31,9 +32,8 @@ void add_options(CLI::App& app, BenchOptions& options) {
       ->required();
   add_overrides(app, options.overrides);
   app.add_option("--warmup", options.warmup, "Steps before the timed ones. Default: 5.")
-      ->check(CLI::Range(1, 10000));
-  app.add_option("--steps", options.steps, "Timed steps. Default: 20.")
-      ->check(CLI::Range(2, 10000));
+      ->check(number_in(1, 10000));
+  app.add_option("--steps", options.steps, "Timed steps. Default: 20.")->check(number_in(2, 10000));
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ Command add_bench_kernel(CLI::App& root) {
   app->footer("Example: dstrain bench kernel recipes/vit/vit-base_random_ddp.yaml --most 20");
   add_options(*app, *options);
   app->add_option("--most", options->max, "Kernels to list. Default: 30.")
-      ->check(CLI::Range(1, 1000));
+      ->check(number_in(1, 1000));
   return {app, [options] {
             const StepBench bench = measure(*options, true);
             print_text(bench_report(bench) + "\n" + kernel_report(bench, options->max));

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
@@ -37,15 +38,15 @@ Command add_bench_flops(CLI::App& root) {
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   add_overrides(*app, options->overrides);
   app->add_option("--depth", options->depth, "1: blocks; 2: their layers, too. Default: 1.")
-      ->check(CLI::Range(1, 2));
+      ->check(number_in(1, 2));
   auto* measured = app->add_flag("--measured", options->measured,
                                  "Time forward and backward of each block on this machine, with\n"
                                  "random data.");
   app->add_option("--warmup", options->warmup, "Steps before the timed ones. Default: 5.")
-      ->check(CLI::Range(1, 10000))
+      ->check(number_in(1, 10000))
       ->needs(measured);
   app->add_option("--steps", options->steps, "Timed steps. Default: 20.")
-      ->check(CLI::Range(1, 10000))
+      ->check(number_in(1, 10000))
       ->needs(measured);
   app->add_flag("--json", options->json, "Print one JSON object instead of a table.");
   return {app, [options] {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "engine/base/error.h"
@@ -110,13 +111,13 @@ Command add_bench_images(CLI::App& root) {
                   "Numbers of threads. Default: 1, 2, 4 and so on up to the cores near the device.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1024));
+      ->check(number_in(1, 1024));
   app->add_option(
          "--seconds", options->seconds,
          "For the host's batches, the device's, and the stages of an image, each. Default: 3.")
-      ->check(CLI::Range(0.05, 600.0));
+      ->check(number_in(0.05, 600.0));
   app->add_option("--rate", options->rate, "Images per second that the model trains.")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(number_in(0.001, 1e9));
   app->add_option("-o,--output", options->output,
                   "Folder that gets images.md, images.csv and images.json.");
   app->add_flag("--json", options->json, "Print one JSON object instead of a table.");

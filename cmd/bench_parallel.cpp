@@ -11,6 +11,7 @@
 #include "cmd/bench_cell.h"
 #include "cmd/bench_runner.h"
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_auto.h"
 #include "engine/base/error.h"
@@ -241,7 +242,7 @@ void add_options(CLI::App& app, BenchParallelOptions& options) {
       ->required()
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1048576));
+      ->check(number_in(1, 1048576));
   app.add_option(
          "--scaling", options.scaling,
          "weak: tokens of a rank stay; strong: tokens of a step stay. Default: weak,strong.")
@@ -250,22 +251,22 @@ void add_options(CLI::App& app, BenchParallelOptions& options) {
       ->check(CLI::IsMember({"weak", "strong"}));
   app.add_option("--tokens", parallel.tokens,
                  "Of a step of strong scaling. Default: 65536, of images batch.global.")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(number_in(1, 1 << 30));
   app.add_option("--tokens-per-rank", parallel.tokens_per_rank,
                  "Of weak scaling. Default: those of strong scaling on the most ranks.")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(number_in(1, 1 << 30));
   app.add_option(
          "--auto", options.auto_rows,
          "Run so many rows of `plan --auto`, too, and its default layouts, once for recipes "
          "that differ in their layout alone.")
-      ->check(CLI::Range(1, 100));
+      ->check(number_in(1, 100));
   app.add_option("--steps", parallel.steps, "Steps that count. Default: 20.")
-      ->check(CLI::Range(2, 1 << 20));
+      ->check(number_in(2, 1 << 20));
   app.add_option("--warmup", parallel.warmup, "Steps before these. Default: 5.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app.add_option("--repeat", parallel.repeat,
                  "Runs of each, by turns; figures are of the one of median step. Default: 1.")
-      ->check(CLI::Range(1, 1000));
+      ->check(number_in(1, 1000));
   add_overrides(app, parallel.overrides);
   app.add_flag("--retry", options.retry, "Run again what has failed.");
   app.add_option("-o,--output", options.output,

@@ -8,6 +8,7 @@
 
 #include "cmd/bench_runner.h"
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -120,19 +121,19 @@ Command add_bench_run(CLI::App& root) {
   app->add_option("--ranks", options->ranks, "Numbers of ranks. Default: 1.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1048576));
+      ->check(number_in(1, 1048576));
   app->add_option("--scaling", options->scaling,
                   "weak: batch.global, which is for the first number of ranks, grows with it;\n"
                   "strong: it stays, and efficiency is shown; none: it stays. Default: none.")
       ->check(CLI::IsMember({"none", "weak", "strong"}));
   app->add_option("--repeat", options->plan.repeat, "Runs of each case. Default: 3.")
-      ->check(CLI::Range(1, 1000));
+      ->check(number_in(1, 1000));
   app->add_option("--steps", options->plan.steps,
                   "Steps that count; 0: the recipe's own length. Default: 60.")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(number_in(0, 1 << 30));
   app->add_option("--warmup", options->plan.warmup,
                   "Steps before these, which do not count. Default: 20.")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(number_in(0, 1 << 20));
   app->add_option(
          "--table", options->tables,
          "seeds: losses, rates, memory, scaling, strategies; full: and intervals, verdicts,\n"

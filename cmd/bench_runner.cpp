@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
+#include "engine/base/output_file.h"
 #include "engine/base/unique_fd.h"
 #include "engine/report/figures.h"
 #include "engine/report/words.h"
@@ -121,11 +122,8 @@ bool BenchRunner::run(const bench::Turn& turn, const std::string& place,
 bool BenchRunner::wait_for(const std::vector<std::string>& command, const fs::path& output,
                            bench::Record& record, BenchInterrupts& interrupts) {
   const UniqueFd in(above_two(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
-  const UniqueFd out(
-      above_two(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)));
-  if (!in || !out) {
-    throw Error(ErrorKind::checkpoint, fmt::format("cannot write {}", output.string()));
-  }
+  const UniqueFd out(above_two(open_output_file(output, {.old = OldContent::cut}).release()));
+  if (!in) throw Error(ErrorKind::internal, "cannot open /dev/null");
   launcher::ChildProcess child(command, {.in = in.get(), .out = out.get(), .error = out.get()});
   bool asked = false;
   while (!child.ended()) {

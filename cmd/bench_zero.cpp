@@ -12,6 +12,7 @@
 #include "cmd/bench_cell.h"
 #include "cmd/bench_runner.h"
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -188,14 +189,14 @@ Command add_bench_zero(CLI::App& root) {
                   "Numbers of ranks of the stages. Default: none, if --scaling is there.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1048576));
+      ->check(number_in(1, 1048576));
   app->add_option("--stages", options->zero.stages,
                   "ZeRO stages, 0 to 3. The first is that of weak scaling, and of one rank, which "
                   "divides nothing.\n"
                   "Default: 0,1,2,3.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(0, 3));
+      ->check(number_in(0, 3));
   app->add_option("--offload", options->offloads,
                   "What rests on the host: none, optimizer, optimizer+parameters (stage 3 or one "
                   "rank). Default: none,optimizer.")
@@ -209,10 +210,10 @@ Command add_bench_zero(CLI::App& root) {
                   "grows with it.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1048576));
+      ->check(number_in(1, 1048576));
   app->add_option("--samples-per-rank", options->zero.samples_per_rank,
                   "Training samples of weak scaling, times the ranks. Default: the recipe's.")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(number_in(1, 1 << 30));
   add_overrides(*app, options->zero.overrides);
   app->add_flag("--retry", options->retry, "Run the cells again that have failed.");
   app->add_option("-o,--output", options->output,

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/json_path.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/foreign_checkpoint.h"
@@ -104,6 +105,7 @@ void print_checkpoint_json(const ForeignCheckpoint& found) {
                                  {"loss_scale", found.loss_scale},
                                  {"notes", found.notes},
                                  {"shared", found.shared}};
+  put_path(root, "path", found.path);
   auto& tensors = root["tensors"] = nlohmann::ordered_json::object();
   for (const auto& [name, tensor] : found.weights) {
     auto moments = nlohmann::ordered_json::array();

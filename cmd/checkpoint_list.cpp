@@ -3,9 +3,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "cmd/command.h"
 #include "engine/base/json.h"
+#include "engine/base/json_path.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
@@ -22,13 +24,14 @@ struct ListOptions {
 void print_json(const std::vector<CheckpointInfo>& infos) {
   auto list = nlohmann::ordered_json::array();
   for (const CheckpointInfo& info : infos) {
-    list.push_back({{"step", info.step},
-                    {"path", info.path.string()},
-                    {"valid", info.valid},
-                    {"problem", info.problem},
-                    {"bytes", info.bytes},
-                    {"files", info.files},
-                    {"world_size", info.world_size}});
+    nlohmann::ordered_json one = {{"step", info.step}};
+    put_path(one, "path", info.path);
+    one.update({{"valid", info.valid},
+                {"problem", info.problem},
+                {"bytes", info.bytes},
+                {"files", info.files},
+                {"world_size", info.world_size}});
+    list.push_back(std::move(one));
   }
   print_text("{}\n", json_text(list, 2));
 }
@@ -68,7 +71,9 @@ Command add_checkpoint_list(CLI::App& root) {
       "List the checkpoints of a run, newest first, and whether each is complete.\n"
       "Example: dstrain checkpoint list runs/quickstart-20261121-101500-3fa2c1");
   app->add_option("run", options->run, "Run directory or its checkpoints folder.")->required();
-  app->add_flag("--json", options->json, "Print a JSON array for programs.");
+  app->add_flag(
+      "--json", options->json,
+      "Print a JSON array for programs. A path that is not UTF-8 stands under path_hex, too.");
   return {app, [options] { return list(*options); }};
 }
 

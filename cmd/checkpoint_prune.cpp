@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
@@ -49,7 +50,7 @@ Command add_checkpoint_prune(CLI::App& root) {
   app->add_option("--keep", options->keep,
                   "How many of the newest valid checkpoints stay; at least 1.")
       ->required()
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(number_in(1, 1'000'000));
   app->add_flag("--dry-run", options->dry_run, "Say what would go; remove nothing.");
   return {app, [options] { return prune(*options); }};
 }

@@ -16,6 +16,9 @@ struct Command {
 /// exit code.
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);
 
+/// Runs `body` and turns every error into a message on stderr and its exit code.
+int run_guarded(const std::function<int()>& body);
+
 Command add_recipe_check(CLI::App& root);
 Command add_recipe_show(CLI::App& root);
 Command add_recipe_schema(CLI::App& root);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "engine/train/train.h"
 
@@ -25,7 +26,7 @@ Command add_engine(CLI::App& root) {
   app->add_option("--verify", options->verify_steps,
                   "Instead of training: run this many steps on one rank and under the strategy, "
                   "and compare.")
-      ->check(CLI::Range(1, 100));
+      ->check(number_in(1, 100));
   return {app, [options] { return train(*options); }};
 }
 

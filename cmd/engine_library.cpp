@@ -8,7 +8,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/job_environment.h"
+#include "engine/base/limits.h"
 #include "engine/base/module.h"
+#include "engine/base/rank_record.h"
 
 namespace dstrain {
 namespace {
@@ -28,6 +31,24 @@ void choose_segments() {
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
 }
 
+/// The loader has no error codes; these are its words for memory that cannot be had.
+Error loading_error(const std::filesystem::path& library, const std::string& reason) {
+  for (const char* words : {"Cannot allocate memory", "failed to map segment", "cannot allocate"}) {
+    if (reason.find(words) == std::string::npos) continue;
+    if (auto error = address_space_error(std::make_error_code(std::errc::not_enough_memory)))
+      return *error;
+  }
+  return {ErrorKind::internal, fmt::format("cannot load {}: {}", library.string(), reason),
+          "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to that "
+          "wheel's torch/lib and nvidia/*/lib, or run scripts/setup"};
+}
+
+/// For the agent, where this process is a rank; train() records what comes later.
+void record_failure(const Error& error) {
+  if (const char* record = std::getenv(job_environment::kRankRecord))
+    RankRecordFile::open(record).fail(error.what(), exit_code(error.kind()));
+}
+
 }  // namespace
 
 bool has_engine_library() { return path_exists(engine_library_path()); }
@@ -38,11 +59,9 @@ int run_engine_library(int argc, char** argv) {
   const std::filesystem::path library = engine_library_path();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    throw Error(ErrorKind::internal,
-                fmt::format("cannot load {}: {}", library.string(), ::dlerror()),
-                "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to "
-                "that wheel's torch/lib "
-                "and nvidia/*/lib, or run scripts/setup");
+    const Error error = loading_error(library, ::dlerror());
+    record_failure(error);
+    throw error;
   }
   using Entry = int (*)(int, char**);
   // The cast is how POSIX hands out functions.

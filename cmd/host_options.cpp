@@ -5,6 +5,7 @@
 
 #include "cmd/env_file.h"
 #include "cmd/input_path.h"
+#include "cmd/number_option.h"
 #include "engine/base/error.h"
 
 namespace dstrain {
@@ -22,7 +23,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "--ranks", request.ranks,
          "Number of ranks. Default: every slot of the hosts; on this machine one per visible GPU, "
          "or 1 without.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   CLI::Option* hosts =
       app.add_option("--hosts", request.hosts,
                      "Hosts and their slots, reached by ssh: h1:8,h2:8 or user@h1:8.")
@@ -49,8 +50,8 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "others' agents\n"
          "connect to this machine. Hosts that cannot be started so are started from here. 0: "
          "never. Default: 65.")
-      ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--ssh-tree-radix", options.ssh_tree_radix)->check(CLI::Range(1, 256))->group("");
+      ->check(number_in(0, 1 << 20));
+  app.add_option("--ssh-tree-radix", options.ssh_tree_radix)->check(number_in(1, 256))->group("");
   app.add_option(
          "--env", options.environment,
          "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
@@ -72,12 +73,12 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "lost hosts;\n"
          "progress refills them, three starts without any end the job with exit code 93. "
          "Default: 0.")
-      ->check(CLI::Range(0, 1000));
+      ->check(number_in(0, 1000));
   app.add_option(
          "--min-ranks", options.min_ranks,
          "A restart after the loss of a host needs at least so many. Default: any number that fits "
          "the recipe.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app.add_option_function<std::string>(
          "--hang-timeout",
          [&options](const std::string& text) {

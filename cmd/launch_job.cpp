@@ -11,6 +11,7 @@
 #include "cmd/engine_library.h"
 #include "cmd/host_options.h"
 #include "cmd/merge_run_traces.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
@@ -44,10 +45,9 @@ void add_job_options(CLI::App& app, JobOptions& options) {
            options.overrides.push_back(fmt::format("trace.steps={}", steps));
          },
          "Record so many steps of all ranks, from the fourth on (trace.first): the first two make "
-         "handles "
-         "and plans, the third\n"
+         "handles and plans, the third\n"
          "runs with the profiler on. Same as --set trace.steps=N.")
-      ->check(CLI::Range(1, 100));
+      ->check(number_in(1, 100));
   add_host_options(app, options.launch);
 }
 

@@ -9,6 +9,7 @@
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
 #include "cmd/version.h"
+#include "engine/base/limits.h"
 
 namespace {
 
@@ -39,10 +40,9 @@ int end_process(int code) {
   return code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_dstrain(int argc, char** argv) {
   using namespace dstrain;
+  prepare_limits();
   CLI::App app(
       "dstrain trains models from YAML recipes on GPU or CPU ranks under data, ZeRO, pipeline,\n"
       "tensor, sequence and expert parallelism.\n"
@@ -69,5 +69,11 @@ int main(int argc, char** argv) {
     sub->set_help_flag();
     commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});
   }
-  return end_process(run_command(app, commands, argc, argv));
+  return run_command(app, commands, argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return end_process(dstrain::run_guarded([&] { return run_dstrain(argc, argv); }));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "cmd/recipe_auto.h"
@@ -106,7 +107,7 @@ Command add_plan(CLI::App& root) {
       "layout.yaml");
   app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   add_overrides(*app, options->overrides);
   app->add_option(
       "--machine", options->machine.name,
@@ -117,19 +118,19 @@ Command add_plan(CLI::App& root) {
       "where there is one, and h200.");
   app->add_option("--per-node", options->machine.per_node,
                   "Ranks of a node. Default: the machine's, 8 for GPUs.")
-      ->check(CLI::Range(1, 1024));
+      ->check(number_in(1, 1024));
   app->add_option("--network", options->machine.network_gb_per_s,
                   "GB/s that all ranks of a node together send to other nodes, and receive. "
                   "Default: the machine's, 360\n"
                   "for GPUs (eight adapters of 400 Gbit/s).")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app->add_flag("--json", options->json,
                 "Print one JSON object instead of tables, of several recipes a list of them.");
   CLI::Option* search = app->add_flag(
       "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
   app->add_option("--top", options->top, "Layouts to show. Default: 10.")
       ->needs(search)
-      ->check(CLI::Range(1, 100));
+      ->check(number_in(1, 100));
   app->add_option("--write", options->write,
                   "File for the first row, as the sections of a recipe that it sets.")
       ->needs(search);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/trainer_file.h"
 #include "engine/base/file.h"
@@ -93,7 +94,7 @@ Command add_recipe_import(CLI::App& root) {
   add_overrides(*app, import.settings);
   app->add_option("--ranks", import.ranks,
                   "Number of ranks. Default: what command line and files say.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app->add_option("--accept", import.accepted,
                   "Goes on although this key would give other numbers. Repeatable.")
       ->allow_extra_args(false);

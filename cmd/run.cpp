@@ -9,12 +9,14 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cmd/command.h"
 #include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
+#include "engine/base/limits.h"
 #include "engine/base/log.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
@@ -111,8 +113,12 @@ int parse_and_run(CLI::App& app, const std::vector<Command>& commands, int argc,
 }  // namespace
 
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  return run_guarded([&] { return parse_and_run(app, commands, argc, argv); });
+}
+
+int run_guarded(const std::function<int()>& body) {
   try {
-    return parse_and_run(app, commands, argc, argv);
+    return body();
   } catch (const RecipeError& error) {  // each line names its file or --set
     print_error("{}\n", error.what());
     return exit_code(error.kind());
@@ -129,6 +135,12 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
     log_line(LogLevel::error, told.what());
     print_error("  hint: {}\n", told.hint());
     return exit_code(told.kind());
+  } catch (const std::system_error& error) {
+    const auto memory = address_space_error(error.code());
+    log_line(LogLevel::error,
+             memory ? memory->what() : error.what() + limit_note(error.code().value()));
+    if (memory) print_error("  hint: {}\n", memory->hint());
+    return exit_code(ErrorKind::internal);
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
     return exit_code(ErrorKind::internal);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
@@ -113,15 +114,14 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   const auto add = [&app](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->group(kGroup);
   };
-  add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(CLI::Range(1, 65536));
+  add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(number_in(1, 65536));
   add("--ranks-per-node", options.ranks_per_node,
       "Ranks on each node, on the CPU. Default: 1, or one per GPU.")
-      ->check(CLI::Range(1, 1024));
+      ->check(number_in(1, 1024));
   app.add_option_function<std::string>(
          "--gpus-per-node", [&options](const std::string& text) { take_gpus(options, text); },
          "GPUs of each node, each with one rank: N, or TYPE:N with Slurm's name of a type. "
-         "Default: "
-         "none are asked for.")
+         "Default: none are asked for.")
       ->group(kGroup);
   add("--time", options.time,
       "Time limit as sbatch takes it; two minutes before it the job saves and goes back into the "

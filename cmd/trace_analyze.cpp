@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/trace_options.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -118,7 +119,7 @@ Command add_trace_analyze(CLI::App& root) {
   app->add_option("--steps", options->steps, "Only these steps: A-B or A. Default: all.");
   app->add_option("--ranks", options->ranks, "Only these ranks: 0,2-4. Default: all.");
   app->add_option("--top", options->top, "Kernels of each type. Default: 10.")
-      ->check(CLI::Range(1, 100000));
+      ->check(number_in(1, 100000));
   app->add_option("--by", options->by,
                   "Rows of the table of kernels: kernel, action, phase, block.")
       ->check(CLI::IsMember({"kernel", "action", "phase", "block"}));

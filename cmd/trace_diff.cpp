@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/trace_options.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
@@ -53,13 +54,12 @@ Command add_trace_diff(CLI::App& root) {
   app->add_option("--ranks", options->ranks, "Only these ranks: 0,2-4. Default: all.");
   app->add_option("--by", options->by, "Rows: kernel, action, phase, block.")
       ->check(CLI::IsMember({"kernel", "action", "phase", "block"}));
-  app->add_option("--top", options->top, "Rows to show. Default: 10.")
-      ->check(CLI::Range(1, 100000));
+  app->add_option("--top", options->top, "Rows to show. Default: 10.")->check(number_in(1, 100000));
   app->add_flag("--salvage", options->salvage, "Go on where a file is broken or cut off.");
   app->add_flag("--json", options->json, "Print one object for programs; times in nanoseconds.");
   app->add_option("--fail-above", options->fail_above,
                   "Percent by which the time of a step may grow.")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_in(0.0, 1e9));
   return {app, [options] { return diff_traces(*options); }};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
@@ -127,12 +128,12 @@ Command add_trace_merge(CLI::App& root) {
   app->add_option("--ranks", options->ranks, "Only these ranks, as 0,1,8. Default: all.")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_in(0, 1 << 20));
   app->add_option("--lanes", options->lanes, "device, host or all. Default: all.")
       ->check(CLI::IsMember({"device", "host", "all"}));
   app->add_option("--min-us", options->min_us,
                   "Leave out events shorter than so many microseconds. Default: 0.")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(number_in(0.0, 1e9));
   app->add_option(
          "--align", options->align,
          "What clocks of several hosts are aligned by: collectives (and measured offsets), "
@@ -140,7 +141,7 @@ Command add_trace_merge(CLI::App& root) {
       ->check(CLI::IsMember({"offsets", "collectives", "none"}));
   app->add_option("--memory", options->memory_mib,
                   "MiB that one rank may take while pftrace is written. Default: 1024.")
-      ->check(CLI::Range(16, 1 << 20));
+      ->check(number_in(16, 1 << 20));
   return {app, [options] { return merge(*options); }};
 }
 

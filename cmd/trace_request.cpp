@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
@@ -64,10 +65,10 @@ Command add_trace_request(CLI::App& root) {
       "Example: dstrain trace request runs/quickstart-20261121-101500-3fa2c1 --steps 5");
   app->add_option("run", options->run, "Directory of the run.")->required();
   app->add_option("--steps", options->steps, "Steps to record. Default: 3.")
-      ->check(CLI::Range(1, trace::kMaxTraceSteps));
+      ->check(number_in(1, trace::kMaxTraceSteps));
   app->add_option("--wait", options->wait_s,
                   "Seconds to wait for the run; then the request is withdrawn. Default: 120.")
-      ->check(CLI::Range(0, 86400));
+      ->check(number_in(0, 86400));
   return {app, [options] { return request_trace(*options); }};
 }
 

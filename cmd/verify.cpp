@@ -3,6 +3,7 @@
 
 #include "cmd/command.h"
 #include "cmd/launch_job.h"
+#include "cmd/number_option.h"
 
 namespace dstrain {
 
@@ -20,7 +21,7 @@ Command add_verify(CLI::App& root) {
   app->add_option(
          "--steps", *steps,
          "Optimizer steps to compare: more than some tens differ by rounding alone. Default: 3.")
-      ->check(CLI::Range(1, 50));
+      ->check(number_in(1, 50));
   return {app, [options, steps] {
             options->rank_arguments = {"--verify", std::to_string(*steps)};
             return launch_job(*options);

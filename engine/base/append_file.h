@@ -7,16 +7,15 @@
 
 namespace dstrain {
 
-/// Appends records with one write each. After a write that stopped half way the file is cut back to
-/// whole records. Error{checkpoint} names action, path and the system's reason.
+/// Appends records with one write each, where the disk takes it. After a record that stopped half
+/// way the file is cut back to whole records. Error{checkpoint} names path and reason; what is no
+/// file is refused.
 class AppendFile {
  public:
   void open(const std::filesystem::path& path);
   void append(std::string_view record);
 
  private:
-  [[noreturn]] void fail(const char* action) const;
-
   std::filesystem::path path_;
   UniqueFd fd_;
 };

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/output_file.h"
 #include "engine/base/special_file.h"
 #include "engine/base/unique_fd.h"
 
@@ -52,28 +53,24 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  const bool in_place = is_special_file(path);
+  write_file_atomically(path, content, Readers::by_umask);
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           Readers readers) {
+  if (is_special_file(path)) return write_fully(open_special_file(path).get(), content, path);
   const std::filesystem::path temporary =
-      path.string() + (in_place ? "" : fmt::format(".tmp{}", static_cast<long>(::getpid())));
-  const auto refused = [&](const char* action) {
-    const int reason = errno;
-    if (!in_place) ::unlink(temporary.c_str());
-    errno = reason;
-    fail(action, path, ErrorKind::checkpoint);
-  };
-  {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!fd) refused("write");
-    while (!content.empty()) {
-      const auto written = ::write(fd.get(), content.data(), content.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) refused("write");
-      content.remove_prefix(static_cast<std::size_t>(written));
-    }
-    if (in_place) return;
-    if (::fsync(fd.get()) != 0) refused("flush");
+      path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()));
+  const UniqueFd fd =
+      open_output_file(temporary, {.old = OldContent::replace, .readers = readers, .name = path});
+  try {
+    write_fully(fd.get(), content, path);
+    if (::fsync(fd.get()) != 0) fail_output_file("flush", path, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail_output_file("rename", path, errno);
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) refused("rename");
 }
 
 void sync_directory(const std::filesystem::path& directory) {

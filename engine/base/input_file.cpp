@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/base/special_file.h"
+
 namespace dstrain {
 namespace {
 
@@ -48,7 +50,16 @@ std::string shown_path(const std::filesystem::path& path) {
   return fmt::format("{}...{}", text.substr(0, kHead), text.substr(text.size() - kTail));
 }
 
+void require_no_zero_byte(const std::filesystem::path& path, ErrorKind kind) {
+  std::string name = path.native();
+  if (name.find('\0') == std::string::npos) return;
+  for (auto at = name.find('\0'); at != std::string::npos; at = name.find('\0'))
+    name.replace(at, 1, "\\x00");
+  throw Error(kind, fmt::format("{}: the name has a zero byte", shown_path(name)));
+}
+
 PathKind path_kind(const std::filesystem::path& path, ErrorKind kind) {
+  require_no_zero_byte(path, kind);
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return PathKind::nothing;
@@ -59,6 +70,7 @@ PathKind path_kind(const std::filesystem::path& path, ErrorKind kind) {
 }
 
 UniqueFd open_input_file(const std::filesystem::path& path, ErrorKind kind) {
+  require_no_zero_byte(path, kind);
   // Looked at before it is opened, as opening alone acts on devices and on a FIFO's writer; and
   // after, as another may stand there by then.
   struct stat status{};

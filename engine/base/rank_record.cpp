@@ -16,30 +16,32 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/limits.h"
 #include "engine/base/system_files.h"
 #include "engine/base/units.h"
 
 namespace dstrain {
 namespace {
 
+/// A file in memory counts against the limit of a file's size, too.
+[[noreturn]] void fail_record(const char* action, const std::filesystem::path& path, int error) {
+  throw Error(error == EFBIG ? ErrorKind::checkpoint : ErrorKind::internal,
+              fmt::format("cannot {} rank record {}: {}", action, path.string(),
+                          system_reason(error)));
+}
+
 RankRecord* map_record(int fd, const std::filesystem::path& path) {
   const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void* address = ::mmap(nullptr, sizeof(RankRecord), PROT_READ | PROT_WRITE, flags, fd, 0);
   const int error = errno;
   if (fd >= 0) ::close(fd);
-  if (address == MAP_FAILED) {
-    throw Error(ErrorKind::internal,
-                fmt::format("cannot map rank record {}: {}", path.string(), std::strerror(error)));
-  }
+  if (address == MAP_FAILED) fail_record("map", path, error);
   return static_cast<RankRecord*>(address);
 }
 
 int open_record(const std::filesystem::path& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) {
-    throw Error(ErrorKind::internal,
-                fmt::format("cannot open rank record {}: {}", path.string(), std::strerror(errno)));
-  }
+  if (fd < 0) fail_record("open", path, errno);
   return fd;
 }
 
@@ -113,9 +115,9 @@ std::string_view name_of(RankSection section) {
 RankRecordFile RankRecordFile::create(const std::filesystem::path& path) {
   const int fd = open_record(path, O_CREAT | O_TRUNC);
   if (::ftruncate(fd, sizeof(RankRecord)) != 0) {
+    const int error = errno;
     ::close(fd);
-    throw Error(ErrorKind::internal,
-                fmt::format("cannot size rank record {}: {}", path.string(), std::strerror(errno)));
+    fail_record("size", path, error);
   }
   return RankRecordFile(new (map_record(fd, path)) RankRecord{});
 }

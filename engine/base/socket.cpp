@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/open_files.h"
@@ -106,6 +107,21 @@ ListeningSocket listen_on(const std::string& address, int port) {
                                    ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
                                    : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port;
   return {.fd = std::move(fd), .port = ntohs(bound_port)};
+}
+
+void await_address(const std::string& host, milliseconds patience) {
+  constexpr milliseconds kPause{500};
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    try {
+      (void)resolve(host, 0, 0);
+      return;
+    } catch (const Error& error) {
+      if (std::chrono::steady_clock::now() + kPause >= deadline)
+        throw Error(ErrorKind::hosts, error.what());
+    }
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 UniqueFd connect_to(const std::string& host, int port,

@@ -15,6 +15,10 @@ struct ListeningSocket {
 /// the system says.
 [[nodiscard]] ListeningSocket listen_on(const std::string& address, int port);
 
+/// Returns once the host's name stands for an address: a name server may learn it a little late.
+/// Error{hosts} with the reason when it does not within `patience`.
+void await_address(const std::string& host, std::chrono::milliseconds patience);
+
 /// One attempt to connect to each address of the host's name. Error{hosts} with the reason when the
 /// name stands for no address; Error{again} when no address answers before `deadline`.
 [[nodiscard]] UniqueFd connect_to(const std::string& host, int port,

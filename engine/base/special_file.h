@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "engine/base/error.h"
+
 namespace dstrain {
 
 /// Whether a device, a pipe or a socket is there, or a link to one: it is written in place, since a
@@ -12,5 +14,8 @@ namespace dstrain {
   struct stat status{};
   return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
+
+/// Error{kind} for a name with a zero byte: the system would take the part before it for the name.
+void require_no_zero_byte(const std::filesystem::path& path, ErrorKind kind);
 
 }  // namespace dstrain

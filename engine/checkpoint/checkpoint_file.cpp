@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/limits.h"
+#include "engine/base/output_file.h"
 
 namespace dstrain {
 
@@ -34,11 +36,7 @@ std::string FileHash::hex() const {
 }
 
 ExclusiveFile::ExclusiveFile(std::filesystem::path path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("cannot create {}: {}", path_.string(), std::strerror(errno)));
-  }
+  fd_ = open_output_file(path_, {.old = OldContent::refuse}).release();
 }
 
 ExclusiveFile::~ExclusiveFile() {
@@ -52,7 +50,7 @@ void ExclusiveFile::write(std::span<const std::byte> bytes) {
     if (written <= 0) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("cannot write {} after {} bytes: {}", path_.string(), bytes_,
-                              std::strerror(written < 0 ? errno : ENOSPC)));
+                              system_reason(written < 0 ? errno : ENOSPC)));
     }
     // Hashed right behind the write, while the chunk is still warm.
     hash_.update(bytes.first(static_cast<std::size_t>(written)));
@@ -69,7 +67,7 @@ FileRecord ExclusiveFile::finish() {
   if (!synced || !closed) {
     throw Error(ErrorKind::checkpoint,
                 fmt::format("cannot flush {} of {} bytes: {}", path_.string(), bytes_,
-                            std::strerror(synced ? errno : sync_error)));
+                            system_reason(synced ? errno : sync_error)));
   }
   return {path_.filename().string(), bytes_, hash_.hex()};
 }

@@ -32,6 +32,8 @@ using std::chrono::milliseconds;
 /// How long the ranks of one srun or mpirun may be apart. Before they have met nobody knows who has
 /// ended, so that one that died early holds up the others for so long.
 constexpr milliseconds kPmixPatience{20'000};
+/// For a name server to learn the name of rank 0's host, which may have started a moment ago.
+constexpr milliseconds kNamePatience{20'000};
 /// From rank 0's knowing who is missing to the others' having heard it.
 constexpr milliseconds kFarewell{3'000};
 
@@ -81,14 +83,21 @@ constexpr Launcher kLaunchers[] = {
 
 std::shared_ptr<Store> at_master(const RankPlace& place, const Environment& environment,
                                  const std::string& address, int port) {
+  try {
+    await_address(address, kNamePatience);  // c10d would ask for it for ever
+  } catch (const Error& error) {
+    throw Error(ErrorKind::hosts, fmt::format("{}: {}", env::kMasterAddress, error.what()),
+                "set it to the name or address of rank 0's host");
+  }
   // torchrun's agent serves the store itself and says so.
   const bool served = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   const StoreOptions options{.address = address,
                              .port = port,
                              .serve = place.rank == 0 && !served,
                              .listen_fd = number_of(environment, env::kMasterFd).value_or(-1)};
+  // Its store is c10d's, and a secret then is of another job.
   const std::optional<std::string> secret = text_of(environment, env::kJobSecret);
-  if (!secret) return make_tcp_store(options);
+  if (served || !secret) return make_tcp_store(options);
   return make_job_store(options, secret_from_hex(*secret),
                         number_of(environment, env::kGeneration).value_or(0));
 }

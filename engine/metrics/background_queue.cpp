@@ -31,9 +31,9 @@ struct BackgroundQueue::State {
       changed.notify_all();
     }
   }
-  bool flush() {
+  bool flush(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, kPatience, [&] { return waiting.empty() && !busy; });
+    return changed.wait_for(lock, patience, [&] { return waiting.empty() && !busy; });
   }
 
   std::size_t capacity;
@@ -52,8 +52,14 @@ BackgroundQueue::BackgroundQueue(std::function<void()> first, std::size_t capaci
   }).detach();
 }
 
-BackgroundQueue::~BackgroundQueue() {
-  state_->flush();
+BackgroundQueue::~BackgroundQueue() { stop(kPatience); }
+
+void BackgroundQueue::stop(std::chrono::milliseconds patience) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->stopping) return;
+  }
+  state_->flush(patience);
   const std::lock_guard lock(state_->mutex);
   state_->stopping = true;
   state_->waiting.clear();
@@ -70,7 +76,12 @@ void BackgroundQueue::push(std::function<void()> work) {
   state_->changed.notify_all();
 }
 
-bool BackgroundQueue::flush() { return state_->flush(); }
+bool BackgroundQueue::flush(std::chrono::milliseconds patience) { return state_->flush(patience); }
+
+std::uint64_t BackgroundQueue::waiting() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waiting.size() + (state_->busy ? 1 : 0);
+}
 
 std::uint64_t BackgroundQueue::dropped() const {
   const std::lock_guard lock(state_->mutex);

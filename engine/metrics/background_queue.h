@@ -16,17 +16,20 @@ class BackgroundQueue {
 
   /// `first` is done before all else and never dropped: what opens the files.
   explicit BackgroundQueue(std::function<void()> first, std::size_t capacity = kCapacity);
-  /// Waits up to kPatience for what is left; work that blocks longer is left behind with its
-  /// thread.
+  /// stop() with kPatience, unless that was called.
   ~BackgroundQueue();
   BackgroundQueue(const BackgroundQueue&) = delete;
   BackgroundQueue& operator=(const BackgroundQueue&) = delete;
 
   /// `work` must not throw, and owns what it uses.
   void push(std::function<void()> work);
-  /// Waits until all is done, up to kPatience; false when it is not.
-  bool flush();
+  /// Waits until all is done, up to `patience`; false when it is not.
+  bool flush(std::chrono::milliseconds patience = kPatience);
+  /// The same, and ends the thread; work that blocks longer is left behind with it. Once.
+  void stop(std::chrono::milliseconds patience);
   [[nodiscard]] std::uint64_t dropped() const;
+  /// Pieces that are not done, the present one among them.
+  [[nodiscard]] std::uint64_t waiting() const;
 
  private:
   struct State;

@@ -1,8 +1,10 @@
 #include "engine/metrics/metrics.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
+#include <utility>
 
 #include "engine/base/log.h"
 #include "engine/metrics/sinks.h"
@@ -15,6 +17,13 @@ constexpr std::unique_ptr<MetricsSink> (*kSinks[])(const MetricsOptions&) = {
     make_metric_lines, make_event_lines, make_tensorboard, make_prometheus, make_wandb};
 
 constexpr int kMaxFailures = 3;  ///< in a row
+
+using PatienceClock = std::chrono::steady_clock;
+
+std::chrono::milliseconds left_of_patience(PatienceClock::time_point end) {
+  return std::max(std::chrono::milliseconds(0),
+                  std::chrono::ceil<std::chrono::milliseconds>(end - PatienceClock::now()));
+}
 
 }  // namespace
 
@@ -34,25 +43,13 @@ struct MetricsWriter::Problems {
   }
 };
 
-struct MetricsWriter::Own {
-  struct Entry {
-    std::unique_ptr<MetricsSink> sink;
-    int failures = 0;  ///< in a row
-  };
-
-  explicit Own(const MetricsOptions& options) {
-    for (const auto make : kSinks) {
-      if (std::unique_ptr<MetricsSink> sink = make(options))
-        entries.push_back({.sink = std::move(sink)});
-    }
-  }
-  template <class Write>
-  void each(Problems& problems, const Write& write);
-
-  std::vector<Entry> entries;
-};
-
 namespace {
+
+/// A sink of the writer's own, which its thread shares.
+struct OwnSink {
+  std::unique_ptr<MetricsSink> sink;
+  int failures = 0;  ///< in a row
+};
 
 template <class Problems, class Write>
 bool attempt(Problems& problems, MetricsSink& sink, const Write& write) {
@@ -65,34 +62,58 @@ bool attempt(Problems& problems, MetricsSink& sink, const Write& write) {
   }
 }
 
-}  // namespace
-
-template <class Write>
-void MetricsWriter::Own::each(Problems& problems, const Write& write) {
-  for (Entry& entry : entries) {
-    if (entry.failures >= kMaxFailures) {
-      problems.count(entry.sink->name(), "");
-      continue;
-    }
-    const bool good = attempt(problems, *entry.sink, write);
-    entry.failures = good ? 0 : entry.failures + 1;
-  }
+template <class Problems, class Write>
+void attempt_unless_broken(Problems& problems, OwnSink& own, const Write& write) {
+  if (own.failures >= kMaxFailures) return problems.count(own.sink->name(), "");
+  own.failures = attempt(problems, *own.sink, write) ? 0 : own.failures + 1;
 }
 
-MetricsWriter::MetricsWriter(const MetricsOptions& options)
-    : problems_(std::make_shared<Problems>()),
-      own_(std::make_shared<Own>(options)),
-      queue_([own = own_, problems = problems_] {
-        own->each(*problems, [](MetricsSink& sink) { sink.open(); });
-      }) {}
+std::vector<std::unique_ptr<MetricsSink>> make_sinks(const MetricsOptions& options) {
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  for (const auto make : kSinks) {
+    if (std::unique_ptr<MetricsSink> sink = make(options)) sinks.push_back(std::move(sink));
+  }
+  return sinks;
+}
 
-MetricsWriter::~MetricsWriter() = default;
+}  // namespace
 
-/// `write` is copied to the thread, and must own what it writes.
+struct MetricsWriter::Entry {
+  Entry(std::unique_ptr<MetricsSink> sink, const std::shared_ptr<Problems>& problems)
+      : name(sink->name()),
+        own(std::make_shared<OwnSink>(OwnSink{.sink = std::move(sink)})),
+        queue([own = own, problems] {
+          attempt_unless_broken(*problems, *own, [](MetricsSink& opened) { opened.open(); });
+        }) {}
+
+  std::string name;
+  std::shared_ptr<OwnSink> own;
+  std::uint64_t late = 0;  ///< pieces that the last flush() has waited for in vain
+  BackgroundQueue queue;   ///< ends first
+};
+
+MetricsWriter::MetricsWriter(const MetricsOptions& options) : MetricsWriter(make_sinks(options)) {}
+
+MetricsWriter::MetricsWriter(std::vector<std::unique_ptr<MetricsSink>> sinks)
+    : problems_(std::make_shared<Problems>()) {
+  for (std::unique_ptr<MetricsSink>& sink : sinks)
+    entries_.push_back(std::make_unique<Entry>(std::move(sink), problems_));
+}
+
+MetricsWriter::~MetricsWriter() {
+  const auto end = PatienceClock::now() + BackgroundQueue::kPatience;
+  for (const auto& entry : entries_) entry->queue.stop(left_of_patience(end));
+}
+
+/// `write` is copied to the threads, and must own what it writes.
 template <class Write>
 void MetricsWriter::each(const Write& write) {
   for (MetricsSink* sink : added_) attempt(*problems_, *sink, write);
-  queue_.push([own = own_, problems = problems_, write] { own->each(*problems, write); });
+  for (const auto& entry : entries_) {
+    entry->queue.push([own = entry->own, problems = problems_, write] {
+      attempt_unless_broken(*problems, *own, write);
+    });
+  }
 }
 
 void MetricsWriter::step(const StepMetrics& metrics) {
@@ -114,15 +135,31 @@ void MetricsWriter::event(std::string_view kind, std::int64_t step,
   });
 }
 
-bool MetricsWriter::flush() { return queue_.flush(); }
+bool MetricsWriter::flush() {
+  const auto end = PatienceClock::now() + BackgroundQueue::kPatience;
+  bool all = true;
+  for (const auto& entry : entries_) {
+    const bool done = entry->queue.flush(left_of_patience(end));
+    entry->late = done ? 0 : entry->queue.waiting();
+    all = all && done;
+  }
+  return all;
+}
 
 std::vector<MissingMetrics> MetricsWriter::missing() const {
   const std::lock_guard lock(problems_->mutex);
   std::vector<MissingMetrics> all = problems_->sinks;
-  if (const auto dropped = static_cast<std::int64_t>(queue_.dropped()); dropped > 0) {
-    all.push_back({.sink = "all files",
-                   .writes = dropped,
-                   .first_problem = "the files take longer than the steps"});
+  for (const auto& entry : entries_) {
+    const auto lost = static_cast<std::int64_t>(entry->queue.dropped() + entry->late);
+    if (lost == 0) continue;
+    const auto known = std::ranges::find(all, entry->name, &MissingMetrics::sink);
+    if (known != all.end()) {
+      known->writes += lost;
+    } else {
+      all.push_back({.sink = entry->name,
+                     .writes = lost,
+                     .first_problem = "it takes lines more slowly than steps are done, or none"});
+    }
   }
   return all;
 }

@@ -120,19 +120,21 @@ struct MetricsOptions {
 
 /// Writes that a sink did not take.
 struct MissingMetrics {
-  std::string sink;  ///< MetricsSink::name; "all files" of what was dropped
+  std::string sink;  ///< MetricsSink::name
   std::int64_t writes = 0;
   std::string first_problem;
 };
 
-/// Writes metrics of one run to all sinks: those of the table in metrics.cpp on a thread of its
-/// own, and those that are added at once. For rank 0; not thread-safe. Training never stops or
-/// waits because of it: a write that fails is counted and the first one of each sink is logged, a
-/// sink that has failed three times in a row is left alone, and when 4,096 writes wait the oldest
-/// is dropped.
+/// Writes metrics of one run to all sinks: each of those of the table in metrics.cpp on a thread of
+/// its own, so that one that blocks keeps nothing from the others, and those that are added at
+/// once. For rank 0; not thread-safe. Training never stops or waits because of it: a write that
+/// fails is counted and the first one of each sink is logged, a sink that has failed three times in
+/// a row is left alone, and when 4,096 writes of one wait its oldest is dropped.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
+  /// With these sinks instead.
+  explicit MetricsWriter(std::vector<std::unique_ptr<MetricsSink>> sinks);
   /// Waits up to five seconds for what is not yet written.
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
@@ -148,22 +150,21 @@ class MetricsWriter {
   void event(std::string_view kind, std::int64_t step,
              std::vector<std::pair<std::string, std::string>> fields = {});
 
-  /// Waits until all is written, up to five seconds; false when it is not.
+  /// Waits until all is written, up to five seconds in all; false when it is not.
   bool flush();
-  /// Of what has been tried or dropped so far, by sink in the order of their first problems;
-  /// flush() first to know all.
+  /// Of what has been tried or dropped so far, by sink in the order of their first problems, then
+  /// of what waits for a sink that takes nothing; flush() first to know all.
   [[nodiscard]] std::vector<MissingMetrics> missing() const;
 
  private:
-  struct Own;
+  struct Entry;
   struct Problems;
   template <class Write>
   void each(const Write& write);
 
   std::shared_ptr<Problems> problems_;
-  std::shared_ptr<Own> own_;
+  std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<MetricsSink*> added_;
-  BackgroundQueue queue_;  ///< ends first
 };
 
 /// Drops the lines of a JSONL file whose "step" is beyond `step` and a last line that was cut off;

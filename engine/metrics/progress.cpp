@@ -65,6 +65,7 @@ class ReportPipe final : public Progress {
           {"text", format_step(metrics)}});
   }
   void note(const std::string& text) override { send({{"kind", "note"}, {"text", text}}); }
+  void end() override { send({{"kind", "end"}}); }
 
  private:
   void send(const nlohmann::json& object) const {

@@ -19,6 +19,8 @@ class Progress : public MetricsSink {
  public:
   [[nodiscard]] std::string_view name() const override { return "the progress"; }
   virtual void note(const std::string& text) = 0;
+  /// No step follows; notes about the whole do.
+  virtual void end() {}
 };
 
 /// Through the launcher's report pipe where there is one (the launcher then draws the live line),

@@ -1,6 +1,5 @@
 #include "engine/metrics/wandb_sync.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,13 +9,15 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/base/file.h"
+#include "engine/base/redact.h"
 #include "engine/base/spawn.h"
-#include "engine/base/unique_fd.h"
 
 namespace dstrain {
 namespace {
@@ -24,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLook{50};
+constexpr std::uint64_t kMaxNetrcBytes = std::uint64_t{1} << 20;
 
 std::string from_environment(const char* name) {
   const char* text = std::getenv(name);
@@ -41,20 +43,34 @@ bool in_path(std::string_view program) {
   return false;
 }
 
-/// `wandb login` writes the key to ~/.netrc.
-bool has_key() {
-  if (!from_environment("WANDB_API_KEY").empty()) return true;
+/// Where `wandb login` writes the key; empty when there is no such file.
+std::string netrc() {
   std::string file = from_environment("NETRC");
   if (file.empty()) file = from_environment("HOME") + "/.netrc";
+  try {
+    return read_file(file, kMaxNetrcBytes);
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+bool has_key() {
+  if (!from_environment("WANDB_API_KEY").empty()) return true;
   std::string host = from_environment("WANDB_BASE_URL");
   if (host.empty()) host = "https://api.wandb.ai";
   host = host.substr(host.find("//") == std::string::npos ? 0 : host.find("//") + 2);
   host = host.substr(0, host.find_first_of(":/"));
-  try {
-    return read_file(file).find("machine " + host) != std::string::npos;
-  } catch (const std::exception&) {
-    return false;  // there is none
+  return netrc().find("machine " + host) != std::string::npos;
+}
+
+/// NAME=VALUE entries: the environment, and the passwords of netrc.
+std::vector<std::string> secrets_of_wandb() {
+  std::vector<std::string> known = own_environment();
+  std::istringstream words(netrc());
+  for (std::string word; words >> word;) {
+    if (word == "password" && words >> word) known.push_back("NETRC_PASSWORD=" + word);
   }
+  return known;
 }
 
 }  // namespace
@@ -65,12 +81,12 @@ std::string WandbSync::obstacle() {
   return "";
 }
 
-WandbSync::WandbSync(fs::path folder) : folder_(std::move(folder)) {
-  const UniqueFd log(
-      ::open((folder_ / "sync.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+WandbSync::WandbSync(fs::path folder)
+    : folder_(std::move(folder)), log_(folder_ / "sync.log", Redactor(secrets_of_wandb())) {
   pid_ = spawn_program({"wandb", "beta", "sync", "--live", folder_.string()},
-                       {.out = log.get(), .error = log.get()});
+                       {.out = log_.end(), .error = log_.end()});
   if (pid_ < 0) status_ = errno;
+  log_.close_end();
 }
 
 WandbSync::~WandbSync() {
@@ -99,6 +115,7 @@ std::string WandbSync::finish(std::chrono::milliseconds limit) {
     }
     std::this_thread::sleep_for(kLook);
   }
+  log_.finish();
   if (WIFEXITED(status_) && WEXITSTATUS(status_) == 0) return "";
   return fmt::format("wandb has not sent the run, {} says why{}", (folder_ / "sync.log").string(),
                      remedy);

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "engine/metrics/bounded_log.h"
+
 namespace dstrain {
 
 /// Weights & Biases' own program, `wandb beta sync --live`, which sends a run while it is written.
@@ -15,7 +17,8 @@ class WandbSync {
   /// Why it cannot run here: no program in PATH, no key; empty: it can.
   [[nodiscard]] static std::string obstacle();
 
-  /// Sends `folder` (wandb/offline-run-*); its output goes to `folder`/sync.log.
+  /// Sends `folder` (wandb/offline-run-*); its output goes to `folder`/sync.log, a BoundedLog
+  /// without the key and other secrets of the environment.
   explicit WandbSync(std::filesystem::path folder);
   /// Kills it if it still runs.
   ~WandbSync();
@@ -31,6 +34,7 @@ class WandbSync {
   bool ended();
 
   std::filesystem::path folder_;
+  BoundedLog log_;
   pid_t pid_ = -1;
   int status_ = 0;
 };

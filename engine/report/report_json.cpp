@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/json.h"
+#include "engine/base/json_path.h"
 #include "engine/report/document.h"
 #include "engine/report/traced_steps.h"
 
@@ -93,6 +94,7 @@ Json run_json(const RunFigures& run) {
                {"traced", traced_json(data.traced)},
                {"missing", data.missing},
                {"problems", Json::array()}};
+  put_path(json, "path", data.path);
   for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
   for (const RankSplit& split : run.split) json["split"].push_back(split_json(split));
   for (const LostTime& lost : run.lost)

@@ -32,6 +32,14 @@ std::optional<std::int64_t> step_of(const json& line) {
   return step;
 }
 
+/// Infinity for what no run can measure, since sums and squares of it would leave the range of
+/// double.
+double measurable(double value) {
+  constexpr double kLargest = 1e100;
+  return std::abs(value) > kLargest ? std::copysign(std::numeric_limits<double>::infinity(), value)
+                                    : value;
+}
+
 /// The line of a step that was repeated after a resume holds.
 template <class Row>
 void keep_last_of_step(std::vector<Row>& rows) {
@@ -112,7 +120,7 @@ bool read_timing(const json& line, RankTimings& rank) {
     for (const auto& [name, value] : calls->items()) {
       if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number())
         return false;
-      row.calls[name] = {value[0].get<double>(), value[1].get<double>()};
+      row.calls[name] = {measurable(value[0].get<double>()), measurable(value[1].get<double>())};
     }
   }
   rank.rows.push_back(std::move(row));
@@ -168,7 +176,7 @@ double number(const json& object, const char* key) {
   if (!object.is_object()) return kUnknown;
   const auto found = object.find(key);
   if (found == object.end()) return kUnknown;
-  if (found->is_number()) return found->get<double>();
+  if (found->is_number()) return measurable(found->get<double>());
   if (*found == "inf") return std::numeric_limits<double>::infinity();
   if (*found == "-inf") return -std::numeric_limits<double>::infinity();
   return kUnknown;

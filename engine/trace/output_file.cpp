@@ -1,16 +1,14 @@
 #include "engine/trace/output_file.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/base/special_file.h"
 #include "engine/base/unique_fd.h"
 
@@ -43,20 +41,9 @@ struct OutputFile::State {
   std::string packed;
   std::uint64_t bytes = 0;
 
-  [[noreturn]] void fail(const char* action) const {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("cannot {} {}: {}", action, part.string(), std::strerror(errno)),
-                "make room, or name another folder");
-  }
   void put(const char* from, std::size_t size) {
-    while (size > 0) {
-      const ssize_t written = ::write(fd.get(), from, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      from += written;
-      size -= static_cast<std::size_t>(written);
-      bytes += static_cast<std::uint64_t>(written);
-    }
+    write_fully(fd.get(), {from, size}, path);
+    bytes += size;
   }
   void deflate_buffer(bool last) {
     stream.next_in = reinterpret_cast<Bytef*>(buffer.data());
@@ -95,9 +82,10 @@ struct OutputFile::State {
 OutputFile::OutputFile(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.path = path;
-  s.part = path.string() + (is_special_file(path) ? "" : ".part");
-  s.fd = UniqueFd(::open(s.part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!s.fd) s.fail("make");
+  const bool in_place = is_special_file(path);
+  s.part = path.string() + (in_place ? "" : ".part");
+  s.fd = in_place ? open_special_file(path)
+                  : open_output_file(s.part, {.old = OldContent::replace, .name = path});
   s.open = true;
   const std::filesystem::path ending = path.extension();
   if (ending == ".gz") {
@@ -124,7 +112,8 @@ std::uint64_t OutputFile::close() {
   State& s = *state_;
   s.flush(/*last=*/true);
   s.fd.reset();
-  if (s.part != s.path && ::rename(s.part.c_str(), s.path.c_str()) != 0) s.fail("rename");
+  if (s.part != s.path && ::rename(s.part.c_str(), s.path.c_str()) != 0)
+    fail_output_file("rename", s.path, errno);
   s.open = false;
   return s.bytes;
 }

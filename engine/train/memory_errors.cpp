@@ -8,8 +8,10 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "engine/base/host_memory.h"
+#include "engine/base/limits.h"
 
 namespace dstrain {
 namespace {
@@ -67,6 +69,9 @@ void with_memory_errors(const std::function<void()>& body) {
     throw host_memory_error(wanted);
   } catch (const std::bad_alloc&) {
     throw host_memory_error(0);
+  } catch (const std::system_error& error) {  // of a thread that cannot be started, too
+    if (const auto memory = address_space_error(error.code())) throw *memory;
+    throw;
   }
 }
 

@@ -16,6 +16,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/run_layout.h"
+#include "engine/base/run_lock.h"
 #include "engine/checkpoint/base_weights.h"
 #include "recipes/schema/phases.h"
 
@@ -62,7 +63,9 @@ std::string to_bytes(const nlohmann::json& value) {
   return bytes;
 }
 
-nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::string& resume) {
+/// `lock` is of the run directory, where this process has to take it.
+nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::string& resume,
+                      UniqueFd& lock) {
   const fs::path checkpoint = choose_checkpoint(resume);
   if (!checkpoint.empty()) {
     const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
@@ -83,6 +86,7 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
                     ? RunLayout::around(checkpoint)
                     : RunLayout(make_dated_directory(recipe.run.output, name, std::time(nullptr)));
   }
+  if (given == nullptr) lock = lock_run(directory.root());  // else the launcher holds it
   directory.make_folders();
   std::error_code ignored;
   return {{"directory", directory.root().string()},
@@ -131,9 +135,10 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe
                         const std::string& name, const std::string& resume) {
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
+  UniqueFd lock;
   if (world.rank == 0) {
     try {
-      world.store->set(key, to_bytes(decide(recipe, name, resume)));
+      world.store->set(key, to_bytes(decide(recipe, name, resume, lock)));
     } catch (const std::exception& error) {
       world.store->set(key, to_bytes({{"error", error.what()}}));
       throw;
@@ -150,7 +155,8 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe
   RunPlace result{.directory = RunLayout(place["directory"].get<std::string>()),
                   .attempt = place["attempt"].get<std::string>(),
                   .resume = nullptr,
-                  .resumes_here = place["resumes_here"].get<bool>()};
+                  .resumes_here = place["resumes_here"].get<bool>(),
+                  .lock = std::move(lock)};
   const auto checkpoint = place["checkpoint"].get<std::string>();
   if (!checkpoint.empty()) {
     result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);

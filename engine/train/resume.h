@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/run_layout.h"
+#include "engine/base/unique_fd.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/train/world.h"
 #include "recipes/schema/load.h"
@@ -20,6 +21,7 @@ struct RunPlace {
   std::filesystem::path checkpoint = {};     ///< directory of `resume`
   bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory
   bool new_phase = false;                    ///< `resume` ended the phase before
+  UniqueFd lock = {};  ///< of the directory, on rank 0 of ranks without a launcher
 };
 
 /// A line for each setting of `loaded` that changes numbers and is not as in the run that saved
@@ -32,7 +34,8 @@ struct RunPlace {
 /// checkpoint of `resume`
 /// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
 /// when there is none, or when it leaves out other frozen weights than base_reference() of the
-/// phase of the recipe that it is of.
+/// phase of the recipe that it is of. Ranks without a launcher have the directory alone: rank 0
+/// locks it (engine/base/run_lock.h).
 [[nodiscard]] RunPlace agree_on_place(const World& world, RankRecordFile& record,
                                       const Recipe& recipe, const std::string& name,
                                       const std::string& resume);

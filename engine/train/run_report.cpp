@@ -303,6 +303,7 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   const std::int64_t done = session_.next_step();
   const bool last = session_.phase() + 1 == num_phases(session_.recipe());
   metrics_.event(stopped ? "stopped" : last ? "finished" : "phase_ended", done);
+  progress_.end();
   progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
                              stopped ? "stopped"
                              : last  ? "done"
@@ -330,8 +331,7 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   report_samples(samples);
   report_plan(samples);
   report_communication(done - first_step_);
-  if (!metrics_.flush())
-    progress_.note("warning: a file of metrics takes no more lines; the last ones are missing");
+  (void)metrics_.flush();  // what a file did not take is among the missing
   for (const MissingMetrics& missing : metrics_.missing()) {
     progress_.note(fmt::format("warning: {} writes to {} are missing: {}", missing.writes,
                                missing.sink, missing.first_problem));

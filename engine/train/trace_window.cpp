@@ -42,6 +42,25 @@ std::vector<std::string> action_names(const Program& program, const ModelCost& c
   return names;
 }
 
+/// What Kineto opens by itself: a file that it renames to `source` when it is whole, which it
+/// leaves behind on a full disk. Nothing may stand there before, such as a FIFO, nor stay.
+class KinetoFiles {
+ public:
+  explicit KinetoFiles(std::filesystem::path source) : source_(std::move(source)) { remove(); }
+  ~KinetoFiles() { remove(); }
+  KinetoFiles(const KinetoFiles&) = delete;
+  KinetoFiles& operator=(const KinetoFiles&) = delete;
+
+ private:
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove(source_, ignored);
+    std::filesystem::remove(source_.string() + ".tmp", ignored);
+  }
+
+  std::filesystem::path source_;
+};
+
 /// The note about the files.
 std::string write_files(profiler::ProfilerResult& result, const trace::Recording& recording,
                         const std::filesystem::path& actions_file,
@@ -50,6 +69,7 @@ std::string write_files(profiler::ProfilerResult& result, const trace::Recording
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 15);
   const std::string steps =
       fmt::format("trace of steps {} to {}", recording.first_step, recording.last_step);
+  const KinetoFiles kineto(recording.source);
   try {
     result.save(recording.source.string());
     const trace::RewriteResult written = trace::rewrite(recording);
@@ -58,8 +78,6 @@ std::string write_files(profiler::ProfilerResult& result, const trace::Recording
                        format_bytes(static_cast<Bytes>(written.bytes)),
                        written.incomplete.empty() ? "" : "; incomplete: " + written.incomplete);
   } catch (const std::exception& error) {
-    std::error_code ignored;
-    std::filesystem::remove(recording.source, ignored);
     return fmt::format("warning: no {}: {}", steps, error.what());
   }
 }

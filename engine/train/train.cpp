@@ -104,6 +104,7 @@ int train(const TrainOptions& options) {
     install_stop_handler(/*speaks=*/world.rank == 0 &&
                          std::getenv(job_environment::kRunDirectory) == nullptr);
     RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
+    const UniqueFd lock = std::move(place.lock);  // of all phases
     int phase = place.resume ? place.resume->state().phase : 0;
     for (bool more = true; more; ++phase) {
       const World own = world_of_phase(world, phase);

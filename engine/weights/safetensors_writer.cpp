@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/weights/narrow_float.h"
 #include "engine/weights/safetensors.h"
 
@@ -33,26 +33,16 @@ class SafetensorsWriter::AtomicFile {
   explicit AtomicFile(const std::filesystem::path& path)
       : path_(path),
         temporary_(path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()))) {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("create");
+    fd_ = open_output_file(temporary_, {.old = OldContent::replace, .name = path_});
   }
   ~AtomicFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
+    if (fd_) ::unlink(temporary_.c_str());
   }
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t size) {
-    const char* next = static_cast<const char*>(data);
-    while (size > 0) {
-      const auto written = ::write(fd_, next, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      next += written;
-      size -= static_cast<std::size_t>(written);
-    }
+    write_fully(fd_.get(), {static_cast<const char*>(data), size}, path_);
   }
 
   void write_narrow(std::span<const float> values, std::uint16_t (*narrow)(float)) {
@@ -67,22 +57,16 @@ class SafetensorsWriter::AtomicFile {
   }
 
   void commit() {
-    if (::fsync(fd_) != 0) fail("flush");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
-    ::close(fd_);
-    fd_ = -1;
+    if (::fsync(fd_.get()) != 0) fail_output_file("flush", path_, errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_output_file("rename", path_, errno);
+    fd_.reset();
     sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
   }
 
  private:
-  [[noreturn]] void fail(const char* action) const {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("cannot {} {}: {}", action, temporary_.string(), std::strerror(errno)));
-  }
-
   std::filesystem::path path_;
   std::filesystem::path temporary_;
-  int fd_ = -1;
+  UniqueFd fd_;
 };
 
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,

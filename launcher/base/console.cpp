@@ -75,7 +75,7 @@ void Console::erase_live() {
 
 void Console::draw_live() {
   // One column stays free: a full line would wrap and could not be erased.
-  if (!live_.empty()) sink_.write(clip(live_, sink_.columns - 1));
+  if (!live_.empty()) sink_.write(clip(live_, sink_.columns() - 1));
 }
 
 }  // namespace dstrain::launcher

@@ -14,7 +14,8 @@ struct ConsoleSink {
   /// dropped; empty: `write` is used.
   std::function<void(std::string_view)> write_reserved = {};
   bool is_terminal = false;
-  int columns = 80;  ///< of the terminal
+  /// Of the terminal, asked for at each draw: a window may become narrower.
+  std::function<int()> columns = [] { return 80; };
 };
 
 /// Whole lines above one live progress line. All text passes printable(), so that output of a rank

@@ -6,17 +6,18 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/base/open_files.h"
+#include "engine/base/limits.h"
 
 namespace dstrain::launcher {
 
 void fail_system(std::string_view action) {
   const int error = errno;
-  throw Error(ErrorKind::internal,
-              fmt::format("cannot {}: {}{}", action, std::strerror(error), open_files_note(error)));
+  // Too little of something on this machine, mostly by a limit.
+  const bool short_of = error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN;
+  throw Error(short_of ? ErrorKind::hosts : ErrorKind::internal,
+              fmt::format("cannot {}: {}", action, system_reason(error)));
 }
 
 Pipe make_pipe() {

@@ -16,7 +16,8 @@ struct Pipe {
   UniqueFd write;
 };
 
-/// Error{internal} with errno's text for what the system refuses here (out of descriptors, mostly).
+/// Error with errno's text for what the system refuses here: {hosts} where memory, descriptors or
+/// processes are short, else {internal}.
 [[noreturn]] void fail_system(std::string_view action);
 [[nodiscard]] Pipe make_pipe();
 /// /dev/null for a stream of a child.

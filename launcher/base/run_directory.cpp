@@ -1,17 +1,16 @@
 #include "launcher/base/run_directory.h"
 
-#include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <vector>
 
 #include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/run_layout.h"
+#include "engine/base/run_lock.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -53,14 +52,12 @@ RunDirectory open_named(const fs::path& output, const std::string& name, Resume:
   return run;
 }
 
-void lock(RunDirectory& run) {
-  run.lock = UniqueFd(::open(run.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!run.lock) fail_system(fmt::format("open {}", run.path.string()));
-  if (::flock(run.lock.get(), LOCK_EX | LOCK_NB) == 0) return;
-  // File systems without locks exist; only "somebody holds it" is a reason to refuse.
-  if (errno == EWOULDBLOCK) {
-    throw Error(ErrorKind::usage, fmt::format("{} is in use by another job", run.path.string()),
-                "wait for it, or start a new run: --resume never, and no --run-name in use");
+/// Of a launcher that was killed; who holds the lock has none yet.
+void remove_tokens(const fs::path& run) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run, ignored)) {
+    if (entry.path().filename().string().starts_with(kTokenPrefix))
+      fs::remove(entry.path(), ignored);
   }
 }
 
@@ -92,25 +89,37 @@ bool has_checkpoint(const fs::path& directory) {
   return false;
 }
 
-std::optional<fs::path> find_newest_run(const fs::path& output, const std::string& recipe) {
+NewestRun find_newest_run(const fs::path& output, const std::string& recipe, std::time_t now) {
+  constexpr std::time_t kClocksApart = 24 * 3600;  // of hosts
+  const std::string latest = fmt::format("{:%Y%m%dT%H%M%SZ}", fmt::gmtime(now + kClocksApart));
+  NewestRun newest;
   std::vector<std::pair<std::string, fs::path>> runs;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(output, error)) {
     const std::string time = time_in_name(entry.path().filename().string(), recipe);
-    if (!time.empty() && has_checkpoint(entry.path())) runs.emplace_back(time, entry.path());
+    if (time.empty() || !has_checkpoint(entry.path())) continue;
+    if (time > latest) {
+      newest.of_the_future.push_back(entry.path());
+    } else {
+      runs.emplace_back(time, entry.path());
+    }
   }
-  if (runs.empty()) return std::nullopt;
-  return std::max_element(runs.begin(), runs.end())->second;
+  if (!runs.empty()) newest.run = std::ranges::max_element(runs)->second;
+  std::ranges::sort(newest.of_the_future);
+  return newest;
 }
 
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
                                 const Resume& resume, std::time_t now, const std::string& name) {
   RunDirectory run;
   std::optional<fs::path> continued;
+  std::vector<fs::path> of_the_future;
   if (!name.empty() && resume.mode != Resume::Mode::path) {
     run = open_named(output, name, resume.mode);
   } else if (resume.mode == Resume::Mode::newest) {
-    continued = find_newest_run(output, recipe);
+    NewestRun newest = find_newest_run(output, recipe, now);
+    continued = newest.run;
+    of_the_future = std::move(newest.of_the_future);
   } else if (resume.mode == Resume::Mode::path) {
     fs::path given = fs::absolute(resume.path).lexically_normal();
     if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
@@ -136,13 +145,15 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   } else if (run.path.empty()) {
     run = make_new(output, recipe, now);
   }
-  lock(run);
+  run.lock = lock_run(run.path);
+  remove_tokens(run.path);
   std::error_code error;
   fs::create_directories(RunLayout(run.path).ranks(), error);
   if (error) {
     throw Error(refusal_kind(error),
                 fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
   }
+  run.of_the_future = std::move(of_the_future);
   return run;
 }
 

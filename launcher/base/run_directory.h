@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/base/fd.h"
 
@@ -33,6 +34,8 @@ struct RunDirectory {
   /// fresh start.
   std::string resume_from;
   UniqueFd lock;  ///< held while the job lives: two jobs never share a run directory
+  /// Runs that "auto" left out, since their names give a time that has not come yet.
+  std::vector<std::filesystem::path> of_the_future = {};
 };
 
 /// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`. With a `name` it is
@@ -48,9 +51,17 @@ void remove_refused(const RunDirectory& run);
 
 /// Whether `directory` holds checkpoints/step-* with a manifest.
 [[nodiscard]] bool has_checkpoint(const std::filesystem::path& directory);
-/// Newest run directory of `recipe` under `output` that holds a checkpoint.
-[[nodiscard]] std::optional<std::filesystem::path> find_newest_run(
-    const std::filesystem::path& output, const std::string& recipe);
+struct NewestRun {
+  std::optional<std::filesystem::path> run;
+  std::vector<std::filesystem::path> of_the_future;  ///< later than a day from now
+};
+/// Newest run directory of `recipe` under `output` that holds a checkpoint, by the time in its
+/// name. One whose clock was wrong would else be the newest for ever.
+[[nodiscard]] NewestRun find_newest_run(const std::filesystem::path& output,
+                                        const std::string& recipe, std::time_t now);
+
+/// Files in a run directory by which agents of other hosts see that it is shared.
+inline constexpr const char* kTokenPrefix = ".job-";
 
 /// Renames an existing file to the first free "name.N.ext", so that a resumed run keeps what the
 /// earlier part said.

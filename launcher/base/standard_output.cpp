@@ -42,8 +42,10 @@ ConsoleSink StandardOutput::sink() {
   ConsoleSink sink{.write = [this](std::string_view text) { write(text); },
                    .write_reserved = [this](std::string_view text) { write_reserved(text); }};
   sink.is_terminal = ::isatty(fd_) == 1;
-  winsize size{};
-  if (::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) sink.columns = size.ws_col;
+  sink.columns = [this] {
+    winsize size{};
+    return ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? int{size.ws_col} : 80;
+  };
   return sink;
 }
 

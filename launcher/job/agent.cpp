@@ -22,8 +22,8 @@
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
-#include "engine/base/module.h"
 #include "engine/base/open_files.h"
+#include "engine/base/module.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/socket.h"
 #include "launcher/base/interrupts.h"
@@ -501,7 +501,11 @@ class Agent {
       read_rank(rank, kReadAtOnce);
       show(rank, rank.log.finish());
     }
-    if (lost_) return;
+    if (lost_) {
+      // The launcher takes it away, unless it was killed.
+      if (!job_.token.empty()) ::unlink((job_.run_directory + "/" + job_.token).c_str());
+      return;
+    }
     report_dropped();
     channel_.send(done);
     say_goodbye();

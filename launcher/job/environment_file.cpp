@@ -11,7 +11,6 @@
 
 #include "engine/base/json.h"
 #include "engine/base/system_files.h"
-#include "launcher/base/redact.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -34,14 +33,36 @@ Json installed_gpus() {
   return names;
 }
 
+/// "--env NAME=VALUE" and "--env=NAME=VALUE" without the values, which are of the ranks alone.
+std::vector<std::string> without_values(std::vector<std::string> words) {
+  constexpr std::string_view kOption = "--env";
+  bool follows = false;  // the option, as a word of its own
+  for (std::string& word : words) {
+    const bool joined = word.starts_with("--env=");
+    const auto equals = word.find('=', joined ? kOption.size() + 1 : 0);
+    if ((follows || joined) && equals != std::string::npos)
+      word = word.substr(0, equals + 1).append(kSecretMask);
+    follows = word == kOption;
+  }
+  return words;
+}
+
+/// In the values, before JSON writes some characters in another way.
+void strike_out(Json& json, const Redactor& redactor) {
+  if (json.is_string()) redactor.apply(json.get_ref<std::string&>());
+  if (!json.is_structured()) return;
+  for (Json& inner : json) strike_out(inner, redactor);
+}
+
 }  // namespace
 
 std::string describe_environment(const std::string& build,
                                  const std::vector<std::string>& command_line,
-                                 const Machine& machine, const Placement& placement) {
+                                 const Machine& machine, const Placement& placement,
+                                 const Redactor& redactor) {
   Json json;
   json["build"] = build;
-  json["command_line"] = command_line;
+  json["command_line"] = without_values(command_line);
   utsname system{};
   if (::uname(&system) == 0) {
     json["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
@@ -61,9 +82,12 @@ std::string describe_environment(const std::string& build,
   for (const std::string& entry : own_environment()) {
     const auto equals = entry.find('=');
     if (is_relevant(entry) && equals != std::string::npos) {
-      json["variables"][entry.substr(0, equals)] = entry.substr(equals + 1);
+      const std::string name = entry.substr(0, equals);
+      json["variables"][name] =
+          is_secret_name(name) ? std::string(kSecretMask) : entry.substr(equals + 1);
     }
   }
+  strike_out(json, redactor);
   return json_text(json, 2) + "\n";
 }
 

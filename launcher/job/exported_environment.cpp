@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
-#include "launcher/base/redact.h"
+#include "engine/base/redact.h"
 
 namespace dstrain::launcher {
 namespace {

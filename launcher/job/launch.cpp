@@ -17,11 +17,11 @@
 #include "engine/base/handshake.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/redact.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/words.h"
 #include "launcher/base/plan_file.h"
 #include "launcher/base/process_tree.h"
-#include "launcher/base/redact.h"
 #include "launcher/base/run_directory.h"
 #include "launcher/hosts/placement.h"
 #include "launcher/job/controller.h"
@@ -106,7 +106,7 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
     const fs::path path = run.path / file.name;
     if (fs::exists(path) && read_file(path) == file.content) continue;
     keep_previous(path);
-    write_file_atomically(path, file.content);
+    write_file_atomically(path, file.content, file.readers);
   }
   keep_previous(RunLayout(run.path).failure());
 }
@@ -115,7 +115,7 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
 class Token {
  public:
   explicit Token(const fs::path& run)
-      : path_(run / (".job-" + to_hex(draw_secret()).substr(0, 16))) {
+      : path_(run / (kTokenPrefix + to_hex(draw_secret()).substr(0, 16))) {
     write_file_atomically(path_, "");
   }
   ~Token() {
@@ -177,8 +177,13 @@ class Job {
       console_.lines(
           "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
     }
+    for (const fs::path& run : run_.of_the_future) {
+      console_.lines(fmt::format(
+          "--resume auto: {} is left out, its name gives a time that has not come yet; --resume "
+          "{} goes on with it",
+          short_path(run), short_path(run)));
+    }
     try {
-      token_.emplace(run_.path);
       return run_to_the_end();
     } catch (const Error&) {
       if (!has_run_) remove_refused(run_);
@@ -208,13 +213,10 @@ class Job {
   [[nodiscard]] std::vector<RunFile> make_files(const Placement& placement) const {
     std::vector<RunFile> files = options_.files(placement.world_size);
     const Redactor redactor = this->redactor();
-    std::vector<std::string> command_line = options_.command_line;
-    // Before JSON writes some characters in another way.
-    for (std::string& word : command_line) redactor.apply(word);
-    std::string environment =
-        describe_environment(options_.build, command_line, machine_, placement);
-    redactor.apply(environment);
-    files.push_back({run_file::kEnvironment, std::move(environment)});
+    files.push_back(
+        {run_file::kEnvironment,
+         describe_environment(options_.build, options_.command_line, machine_, placement, redactor),
+         Readers::owner});
     const auto named = std::ranges::find_if(options_.recipe_variables, is_secret_name);
     if (named != options_.recipe_variables.end()) refuse_secret(run_file::kRecipe, *named);
     for (const RunFile& file : files) {
@@ -253,6 +255,7 @@ class Job {
     const bool here_only =
         std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
                     [](const NodePlacement& node) { return node.host.reach == Reach::local; });
+    if (!here_only && !token_) token_.emplace(run_.path);
     std::vector<Host> hosts;
     for (const NodePlacement& node : placement_.nodes) {
       PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);

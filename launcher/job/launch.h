@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/output_file.h"
 #include "launcher/base/console.h"
 #include "launcher/base/hang_limit.h"
 #include "launcher/base/interrupts.h"
@@ -21,6 +22,7 @@ class JoinedHosts;
 struct RunFile {
   std::string name;
   std::string content;
+  Readers readers = Readers::by_umask;
 };
 
 struct LaunchOptions {

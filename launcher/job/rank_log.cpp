@@ -1,11 +1,7 @@
 #include "launcher/job/rank_log.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -20,10 +16,12 @@ constexpr std::string_view kBacktraceLine = "frame #";
 }  // namespace
 
 RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor)
-    : redactor_(redactor),
-      path_(path),
-      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644)) {
-  if (!file_) error_ = fmt::format("cannot write {}: {}", path.string(), std::strerror(errno));
+    : redactor_(redactor), path_(path) {
+  try {
+    file_ = open_output_file(path, {.old = OldContent::append});
+  } catch (const Error& error) {
+    error_ = error.what();
+  }
 }
 
 std::string RankLog::append(std::string_view bytes) {
@@ -48,17 +46,12 @@ std::string RankLog::finish() {
 
 std::string RankLog::commit(std::string lines) {
   redactor_.apply(lines);
-  std::string_view rest = lines;
-  while (!rest.empty() && error_.empty()) {
-    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      error_ = fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno));
-      break;
-    }
-    rest.remove_prefix(static_cast<std::size_t>(written));
+  try {
+    if (error_.empty()) write_fully(file_.get(), lines, path_);
+  } catch (const Error& error) {
+    error_ = error.what();
   }
-  rest = lines;
+  std::string_view rest = lines;
   while (!rest.empty()) {
     const auto newline = rest.find('\n');
     if (!rest.starts_with(kBacktraceLine))

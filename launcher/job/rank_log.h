@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/redact.h"
 #include "launcher/base/fd.h"
-#include "launcher/base/redact.h"
 
 namespace dstrain::launcher {
 

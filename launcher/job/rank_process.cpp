@@ -8,14 +8,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
-#include "launcher/base/redact.h"
+#include "engine/base/redact.h"
 #include "launcher/hosts/affinity.h"
 
 namespace dstrain::launcher {
@@ -25,11 +27,26 @@ constexpr int kPipeBytes = 1 << 20;
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=') + 1); }
 
-/// This process's environment with `added` over it.
+/// What torchrun or another agent of ours around this process has told it of itself; the rank would
+/// take that for its own.
+bool names_outer_rank(std::string_view entry) {
+  namespace env = job_environment;
+  if (entry.starts_with("TORCHELASTIC_")) return true;
+  const std::string_view name = entry.substr(0, entry.find('='));
+  constexpr std::array<std::string_view, 17> kNames = {
+      env::kRank,          env::kLocalRank,    env::kWorldSize,  env::kLocalWorldSize,
+      env::kMasterAddress, env::kMasterPort,   env::kMasterFd,   env::kJobSecret,
+      env::kGeneration,    env::kRunDirectory, env::kRankRecord, env::kReportFd,
+      "GROUP_RANK",        "GROUP_WORLD_SIZE", "ROLE_RANK",      "ROLE_WORLD_SIZE",
+      "ROLE_NAME"};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
+/// This process's environment with `added` over it, without what is of another job.
 std::vector<std::string> merge_environment(const std::vector<std::string>& added) {
   std::vector<std::string> merged;
   for (std::string& entry : own_environment()) {
-    bool replaced = false;
+    bool replaced = names_outer_rank(entry);
     for (const std::string& other : added) replaced = replaced || entry.starts_with(name_of(other));
     if (!replaced) merged.push_back(std::move(entry));
   }

@@ -12,10 +12,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/redact.h"
 #include "engine/base/run_layout.h"
 #include "launcher/base/child_process.h"
 #include "launcher/base/fd.h"
-#include "launcher/base/redact.h"
 #include "launcher/base/run_directory.h"
 #include "launcher/transport/ship.h"
 

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "launcher/base/child_process.h"
 #include "launcher/transport/dial_listener.h"
 #include "launcher/transport/srun_output.h"
@@ -84,9 +85,12 @@ constexpr std::array kOptionVariables = {"SLURM_NTASKS",
                                          "SLURM_WORKING_DIR"};
 
 UniqueFd open_log(const std::filesystem::path& path) {
-  UniqueFd log(path.empty() ? ::memfd_create("srun", MFD_CLOEXEC)
-                            : ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!log) fail_system(path.empty() ? "make a file in memory" : "open " + path.string());
+  if (!path.empty()) {
+    return open_output_file(
+        path, {.old = OldContent::append, .readers = Readers::owner, .also_read = true});
+  }
+  UniqueFd log(::memfd_create("srun", MFD_CLOEXEC));
+  if (!log) fail_system("make a file in memory");
   return log;
 }
 

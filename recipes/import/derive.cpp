@@ -29,6 +29,24 @@ long whole_of(const Given* given) {
 bool is_count(const std::string& text) { return python_whole(text).value_or(0) > 0; }
 bool has_variable(const std::string& text) { return text.find('$') != std::string::npos; }
 
+/// The key that says `count` nodes or ranks, or what cannot be either, for the place of a message;
+/// else the first that says one of them.
+const Given* key_of_ranks(Import& import, long count) {
+  const Given* first = nullptr;
+  for (const Table table : kTables) {
+    for (const char* key : {"num_nodes", "num_machines", "nnodes", "nodes", "num_gpus",
+                            "num_accelerators", "num_processes", "nproc_per_node", "gpus_per_node",
+                            "ntasks_per_node", "gpus", "gres", "ntasks"}) {
+      const Given* given = import.find(table, key);
+      if (given == nullptr) continue;
+      const long said = whole_of(given);
+      if (said == count || said < 0 || said > kMaxRanks) return given;
+      if (first == nullptr) first = given;
+    }
+  }
+  return first;
+}
+
 void take_torchrun(Import& import) {
   Import::Ranks& ranks = import.ranks;
   Given* nodes = import.find(Table::torchrun_command, "nnodes");
@@ -183,7 +201,8 @@ void derive_ranks(Import& import) {
   take_sbatch_ranks(import);
   for (const long count : {ranks.nodes, ranks.per_node, ranks.total}) {
     if (count >= 0 && count <= kMaxRanks) continue;
-    import.error(nullptr, fmt::format("{} nodes of {} ranks", ranks.nodes, ranks.per_node),
+    import.error(key_of_ranks(import, count),
+                 fmt::format("{} nodes of {} ranks", std::max(1L, ranks.nodes), ranks.per_node),
                  fmt::format("use 1 to {} ranks", kMaxRanks));
     ranks = {};
   }

@@ -1,9 +1,17 @@
 """What reaches a terminal: no control character from any name or value, and an output that cannot be written is an error."""
+import fcntl
 import json
 import os
 import pathlib
+import pty
+import re
+import select
+import signal
+import struct
 import subprocess
 import tempfile
+import termios
+import time
 
 from support import DSTRAIN, ROOT
 
@@ -70,7 +78,10 @@ def test_json_is_json(folder):
     done = run("checkpoint", "list", run_folder, "--json")
     expect_clean(done.stdout, "json")
     listed = json.loads(done.stdout)
-    assert "named \u009b\u202e" in listed[0]["path"], listed
+    assert "named \u009b\u202e" in listed[0]["path"] and "path_hex" not in listed[0], listed
+    odd = write_checkpoint(folder / os.fsdecode(b"odd \xff\xfe"))
+    [listed] = json.loads(run("checkpoint", "list", odd, "--json").stdout)
+    assert bytes.fromhex(listed["path_hex"]) == os.fsencode(odd) + b"/checkpoints/step-00000010", listed
 
 
 def test_outputs_that_cannot_be_written(folder):
@@ -89,7 +100,52 @@ def test_outputs_that_cannot_be_written(folder):
     print(f"{len(commands)} commands without an output: exit code 74")
 
 
-for test in (test_hostile_names, test_json_is_json, test_outputs_that_cannot_be_written):
+def set_columns(fd, columns):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+
+def test_a_window_that_becomes_narrower(folder):
+    """The live line fits the window that there is, and stands once above the summary of a run that was stopped."""
+    master, slave = pty.openpty()
+    set_columns(master, 150)
+    tiny = ["run.epochs=0", "run.steps=100000", "run.evaluate=never", "run.checkpoint.every=never", "batch.global=8", "batch.micro=4",
+            "model.layers=1", "model.width=16", "model.mlp_width=16", "model.heads=2", f"run.output={folder}"]
+    process = subprocess.Popen([DSTRAIN, "launch", QUICKSTART, "--ranks", "1", *(word for key in tiny for word in ("--set", key))], cwd=ROOT,
+                               stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    text = ""
+
+    def read_until(pattern, start):
+        nonlocal text
+        end = time.monotonic() + 60
+        while not re.search(pattern, text[start:]):
+            assert time.monotonic() < end, text[-2000:]
+            if select.select([master], [], [], 1)[0]:
+                text += os.read(master, 65536).decode(errors="replace")
+
+    read_until(r"step 20/100000", 0)
+    wide = [line for line in text.split("\r\x1b[K") if line.startswith("step ")]
+    assert max(map(len, wide)) > 60, wide[-3:]
+    set_columns(master, 40)
+    narrow = len(text) + 4096  # what is on its way is wide
+    read_until(r"\r\x1b\[Kstep (.|\n)*\r\x1b\[Kstep ", narrow)
+    process.send_signal(signal.SIGINT)
+    try:
+        read_until("metrics, logs and checkpoints", narrow)
+        while process.poll() is None:
+            text += os.read(master, 65536).decode(errors="replace")
+    except OSError:
+        pass  # the last process closed its end
+    assert process.wait(timeout=60) == 0, text[-2000:]
+    os.close(master)
+    lines = [piece.split("\r")[0].split("\n")[0] for piece in text[narrow:].split("\r\x1b[K")[1:]]
+    drawn = [line for line in lines if line.startswith("step ")]
+    assert drawn and max(map(len, drawn)) <= 39, drawn[:3]
+    summary = text[text.index("stopped after"):]
+    assert "step " not in summary.replace("step after", "").split("speed:")[0] and "/100000  " not in summary, summary
+
+
+for test in (test_hostile_names, test_json_is_json, test_outputs_that_cannot_be_written, test_a_window_that_becomes_narrower):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))
 print("terminal: ok")

@@ -1,4 +1,5 @@
 """The engine as a plain rank: under torchrun it trains as under `dstrain launch`."""
+import os
 import pathlib
 import subprocess
 import sys
@@ -18,7 +19,8 @@ with tempfile.TemporaryDirectory() as scratch:
     result = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc_per_node=2", DSTRAIN,
          "engine", "recipes/quickstart.yaml", *SHORT, "--set", f"run.output={scratch / 'plain'}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        cwd=ROOT, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        env=os.environ | {"DSTRAIN_JOB_SECRET": "ab" * 32})  # of a job around torchrun, whose agent serves the store
     text = expect_success(result)
     assert "done after 12 of 12 steps" in text, text
     assert losses(only_run(scratch / "plain")) == losses(only_run(scratch / "ours"))

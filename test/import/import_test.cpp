@@ -372,6 +372,14 @@ TEST_CASE("accelerate's file says ranks, format and sharding", "[import]") {
       "3 here, but 2 in ds.json:1"));
 }
 
+TEST_CASE("numbers of ranks that cannot be name their file and line", "[import]") {
+  const std::string refused =
+      said({{"accelerate.yaml", "num_machines: 2\nnum_processes: -4\n"}, {"args.json", "{}"}});
+  CAPTURE(refused);
+  CHECK(holds(refused, "accelerate.yaml:2:"));
+  CHECK(holds(refused, "2 nodes of -2 ranks"));
+}
+
 TEST_CASE("settings inside other files are honoured, too", "[import]") {
   const Recipe recipe = recipe_of(
       Files{{"args.json",

@@ -1,13 +1,19 @@
+#include "engine/metrics/sinks.h"
+
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
 #include "engine/base/job_environment.h"
 #include "engine/metrics/metric_table.h"
@@ -72,6 +78,17 @@ class Counter final : public MetricsSink {
     if (broken_) throw std::runtime_error("the sink is broken");
   }
   bool broken_;
+};
+
+/// Takes nothing before `released`.
+class Blocked final : public MetricsSink {
+ public:
+  explicit Blocked(std::future<void> released) : released_(std::move(released)) {}
+  [[nodiscard]] std::string_view name() const override { return "the blocked sink"; }
+  void open() override { released_.wait(); }
+
+ private:
+  std::future<void> released_;
 };
 
 }  // namespace
@@ -159,25 +176,61 @@ TEST_CASE("what is missing is said of the file that it is missing in", "[metrics
   CHECK(fs::file_size(options.metrics) > 0);
 }
 
-TEST_CASE("a file that blocks costs the caller nothing", "[metrics]") {
+TEST_CASE("a sink that blocks costs the caller and the other sinks nothing", "[metrics]") {
   const TempDir dir;
-  MetricsOptions options = options_of(dir);
-  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
-  options.metrics = dir / "fifo";  // nobody reads it: opening it blocks
+  std::promise<void> released;
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  sinks.push_back(std::make_unique<Blocked>(released.get_future()));
+  sinks.push_back(make_metric_lines(options_of(dir)));
   const auto begin = std::chrono::steady_clock::now();
   {
-    MetricsWriter writer(options);
-    for (int i = 0; i < 10000; ++i) writer.step(some_step());
+    MetricsWriter writer(std::move(sinks));
+    for (int i = 0; i < 5000; ++i) {
+      writer.step(some_step());
+      if (i % 1000 == 999) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+    CHECK_FALSE(writer.flush());
     const auto missing = writer.missing();
     REQUIRE(missing.size() == 1);
-    CHECK(missing[0].sink == "all files");
-    CHECK(missing[0].writes >= 10000 - 4096 - 2);  // dropped
-    CHECK(missing[0].first_problem == "the files take longer than the steps");
+    CHECK(missing[0].sink == "the blocked sink");
+    CHECK(missing[0].writes == 5001);  // the open and the writes
+    CHECK(missing[0].first_problem == "it takes lines more slowly than steps are done, or none");
+    const std::string lines = slurp(dir / "metrics.jsonl");
+    CHECK(std::ranges::count(lines, '\n') == 5000);
   }
   const auto took = std::chrono::steady_clock::now() - begin;
-  CHECK(took > std::chrono::seconds(4));  // what is left is waited for
+  CHECK(took > std::chrono::seconds(9));  // what is left is waited for, twice
   CHECK(took < std::chrono::seconds(60));
+  released.set_value();
+}
+
+TEST_CASE("a sink whose name is no file is refused at once, by its name", "[metrics]") {
+  const TempDir dir;
+  const fs::path fifo = dir / "fifo", link = dir / "link", folder = dir / "folder";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  fs::create_symlink(dir / "elsewhere", link);
+  fs::create_directory(folder);
+  for (const auto& [path, reason] : {std::pair(fifo, "a FIFO"), std::pair(link, "a symbolic link"),
+                                     std::pair(folder, "directory")}) {
+    CAPTURE(path);
+    MetricsOptions options = options_of(dir);
+    options.metrics = path;
+    options.prometheus = fifo;
+    options.tensorboard.clear();
+    MetricsWriter writer(options);
+    writer.step(some_step());
+    CHECK(writer.flush());
+    auto missing = writer.missing();
+    REQUIRE(missing.size() == 2);
+    std::ranges::sort(missing, {}, &MissingMetrics::sink);
+    CHECK(missing[0].sink == "Prometheus' file");
+    CHECK(missing[0].first_problem.find(fifo.string() + ": it is a FIFO") != std::string::npos);
+    CHECK(missing[1].sink == "metrics.jsonl");
+    CHECK(missing[1].first_problem.find(path.string()) != std::string::npos);
+    CHECK(missing[1].first_problem.find(reason) != std::string::npos);
+  }
+  CHECK_FALSE(fs::exists(dir / "elsewhere"));
 }
 
 TEST_CASE("a sink that failed three times is left alone, and its lines still count", "[metrics]") {
@@ -243,6 +296,7 @@ TEST_CASE("the report pipe gets an object per step and note, and only from rank 
   ::setenv(job_environment::kReportFd, std::to_string(ends[1]).c_str(), 1);
   make_progress(0)->write(some_step());
   make_progress(0)->note("done");
+  make_progress(0)->end();
   make_progress(1)->write(some_step());
   make_progress(1)->note("done");
   ::unsetenv(job_environment::kReportFd);
@@ -265,5 +319,5 @@ TEST_CASE("the report pipe gets an object per step and note, and only from rank 
                                {"memory_bytes", std::int64_t{3} << 30},
                                {"eta_s", 187.0},
                                {"text", format_step(some_step())}});
-  CHECK(text.substr(newline + 1) == "{\"kind\":\"note\",\"text\":\"done\"}\n");
+  CHECK(text.substr(newline + 1) == "{\"kind\":\"note\",\"text\":\"done\"}\n{\"kind\":\"end\"}\n");
 }

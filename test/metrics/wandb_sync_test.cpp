@@ -53,6 +53,32 @@ TEST_CASE("wandb sends a run while it is written", "[metrics]") {
   CHECK(slurp(dir / "sync.log") == "beta sync --live " + dir.path().string() + "\noops\n");
 }
 
+TEST_CASE("what wandb says is bounded, without secrets, and its owner's alone", "[metrics]") {
+  const TempDir dir;
+  install(dir,
+          "echo \"key $WANDB_API_KEY, pass $OTHER_PASSPHRASE, netrc hunter2hunter2\"\n"
+          "yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 3000000\n");
+  ::setenv("WANDB_API_KEY", "wandb-\"quoted\"", 1);
+  ::setenv("OTHER_PASSPHRASE", "open sesame", 1);
+  ::setenv("HOME", dir.path().c_str(), 1);
+  std::ofstream(dir / ".netrc")
+      << "machine api.wandb.ai\n  login user\n  password hunter2hunter2\n";
+  const mode_t before = ::umask(0);
+  {
+    WandbSync sync(dir.path());
+    CHECK(sync.finish(milliseconds(20000)).empty());
+  }
+  ::umask(before);
+  const std::string log = slurp(dir / "sync.log");
+  CHECK(log.starts_with("key [secret], pass [secret], netrc [secret]\n0123456789"));
+  CHECK(log.ends_with("\n[the rest is left out]\n"));
+  CHECK(log.size() > BoundedLog::kMaxBytes - 100);
+  CHECK(log.size() < BoundedLog::kMaxBytes + 100);
+  CHECK(fs::status(dir / "sync.log").permissions() ==
+        (fs::perms::owner_read | fs::perms::owner_write));
+  ::unsetenv("OTHER_PASSPHRASE");
+}
+
 TEST_CASE("a wandb that fails or hangs is told of and left", "[metrics]") {
   const TempDir dir;
   install(dir, "exit 3\n");

@@ -202,6 +202,37 @@ TEST_CASE("a variant is faster only if the interval, the gain and the loss say s
             .starts_with("loss parity failed"));
 }
 
+TEST_CASE("figures that no run can measure leave the rest of a report as it is") {
+  const TempDir folder;
+  const auto path = folder / "run";
+  MadeRun{.ranks = 1}.write(path);
+  for (const std::string number : {"1e308", "-1e308", "1e101"}) {
+    CAPTURE(number);
+    const auto far = [&](const std::string& line) {
+      std::string text = line;
+      for (auto at = text.find('#'); at != std::string::npos; at = text.find('#'))
+        text.replace(at, 1, number);
+      return text;
+    };
+    for (int step = 102; step < 110; ++step) {
+      test::spit(path / "metrics.jsonl",
+                 test::slurp(path / "metrics.jsonl") + R"({"kind":"step","step":)" +
+                     std::to_string(step) +
+                     far(R"(,"loss":#,"lr":#,"step_s":#,"samples_per_s":#})") + "\n");
+    }
+    test::spit(path / "ranks/rank0000.jsonl",
+               test::slurp(path / "ranks/rank0000.jsonl") +
+                   far(R"({"step":102,"step_s":#,"forward_s":#,"calls":{"x":[#,#]}})") + "\n");
+    const Report report = make_report({read_run(path)}, {});
+    CHECK(report.runs[0].step_s.value == Approx(0.1));
+    for (const bool html : {false, true}) {
+      const Document document = make_document(report, html);
+      CHECK(document_html(document).size() + document_text(document).size() > 1000);
+    }
+    CHECK(report_json(report).find("\"step_s\"") != std::string::npos);
+  }
+}
+
 TEST_CASE("what is broken or missing in a run is named and the rest is read") {
   const TempDir folder;
   const auto path = folder / "run";

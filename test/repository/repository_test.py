@@ -82,6 +82,21 @@ for name in files:
             problems.append(f"{name}:{number}: JSON is read by engine/base/json.h")
         if "std::ifstream" in line and name not in SYSTEM_READERS:
             problems.append(f"{name}:{number}: files are opened by engine/base/input_file.h (read_file, MappedFile)")
+WRITERS = {"engine/base/output_file.cpp",
+           "engine/base/rank_record.cpp", "engine/base/spawn.cpp",  # memory of an agent; /dev/null
+           "engine/device/host_file.cpp",  # a file without a name
+           "engine/kernels/linear/gemm_cache.cpp",  # a lock, which holds nothing
+           "launcher/base/fd.cpp", "launcher/base/standard_output.cpp", "launcher/doctor/engine_probe.cpp", "launcher/hang/stacks.cpp"}
+RANGES = re.compile(r"\bCLI::(Range|PositiveNumber|NonNegativeNumber|Bound)\b")
+for name in files:
+    if not name.startswith(("cmd/", "engine/", "launcher/", "recipes/")) or not name.endswith((".h", ".cpp", ".cu")):
+        continue
+    for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+        code = line.split("//")[0]
+        if re.search(r"\bO_(WRONLY|RDWR|CREAT)\b|\bstd::o?fstream\b|\bfopen\(|\bcreat\(|\bmkstemp", code) and name not in WRITERS:
+            problems.append(f"{name}:{number}: files are written by engine/base/output_file.h (write_file_atomically, AppendFile)")
+        if RANGES.search(code) and name != "cmd/number_option.h":
+            problems.append(f"{name}:{number}: ranges of numbers are checked by cmd/number_option.h, which refuses nan")
 # All text for people passes printable(): one file writes it, one draws on terminals.
 WRITES = re.compile(r"\bfmt::print\b|\bstd::(v?f?print(f|ln)?|cout|cerr|clog|f?put(s|c|char)|fwrite|perror)\b"
                     r"|(?<![\w:.])(printf|fprintf|puts|fputs|perror|putchar)\(|\bwrite\(STD(OUT|ERR)_FILENO|\bstd(out|err)\b")

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/unique_fd.h"
+
 namespace dstrain::text {
 
 /// A file that is written from front to back and appears whole: until finish() it is a temporary
@@ -28,7 +30,7 @@ class BuildFile {
   void flush();
 
   std::filesystem::path path_, temporary_;
-  int fd_ = -1;
+  UniqueFd fd_;
   std::uint64_t size_ = 0;
   std::vector<std::byte> buffer_;
 };

@@ -1,6 +1,5 @@
 #include "engine/data/text/build_lock.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -14,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace dstrain::text {
 namespace {
@@ -54,18 +53,16 @@ Message read_message(int fd) {
 
 BuildLock::BuildLock(const std::filesystem::path& path, const std::string& what,
                      ProgressSink* progress) {
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)),
-                "name a folder that can be written in data.cache");
-  }
+  fd_ = open_output_file(path, {.old = OldContent::edit,
+                                .also_read = true,
+                                .refused = ErrorKind::usage,
+                                .hint = "name a folder that can be written in data.cache"});
   bool said = false;
-  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     held_ = errno == EWOULDBLOCK;
     if (!held_) break;
-    const Message message = read_message(fd_);
+    const Message message = read_message(fd_.get());
     if (progress != nullptr && !said) {
       progress->note(fmt::format("waiting for {}, which is {}", message.holder, what));
     } else if (progress != nullptr && !message.text.empty()) {
@@ -77,16 +74,12 @@ BuildLock::BuildLock(const std::filesystem::path& path, const std::string& what,
   report(0, "");
 }
 
-BuildLock::~BuildLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void BuildLock::report(double share, const std::string& text) const {
   std::string message = fmt::format("{:.4f}\n{}\n{}", share, holder_name(), text);
   message.resize(std::min(message.size(), kMessage - 1));
   message += '\n';
   message.resize(kMessage, '\0');
-  [[maybe_unused]] const auto written = ::pwrite(fd_, message.data(), message.size(), 0);
+  [[maybe_unused]] const auto written = ::pwrite(fd_.get(), message.data(), message.size(), 0);
 }
 
 }  // namespace dstrain::text

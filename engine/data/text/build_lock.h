@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "engine/base/unique_fd.h"
 #include "engine/data/text/progress_sink.h"
 
 namespace dstrain::text {
@@ -15,7 +16,7 @@ class BuildLock {
   /// holds it and how far that one is. Without a lock where the file system has none: two then do
   /// the same work, and each renames a whole file into place.
   BuildLock(const std::filesystem::path& path, const std::string& what, ProgressSink* progress);
-  ~BuildLock();
+  ~BuildLock() = default;
   BuildLock(const BuildLock&) = delete;
   BuildLock& operator=(const BuildLock&) = delete;
 
@@ -25,7 +26,7 @@ class BuildLock {
   void report(double share, const std::string& text) const;
 
  private:
-  int fd_ = -1;
+  UniqueFd fd_;
   bool held_ = true;
 };
 

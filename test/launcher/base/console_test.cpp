@@ -17,10 +17,11 @@ namespace {
 
 struct Recorder {
   std::string text;
+  int columns = 10;
   ConsoleSink sink(bool terminal) {
     ConsoleSink sink{.write = [this](std::string_view part) { text += part; }};
     sink.is_terminal = terminal;
-    sink.columns = 10;
+    sink.columns = [this] { return columns; };
     return sink;
   }
 };
@@ -45,6 +46,16 @@ TEST_CASE("lines stand above the live line", "[launcher][console]") {
   console.progress("step 2 with much more", kConsoleStart);
   console.finish_progress();
   CHECK(recorder.text == "step 1\r\x1b[K> note\nstep 1\r\x1b[Kstep 2 wi\n");
+}
+
+TEST_CASE("the live line fits a window that became narrower", "[launcher][console]") {
+  Recorder recorder;
+  Console console(recorder.sink(true));
+  console.progress("step 1 of many", kConsoleStart);
+  recorder.columns = 7;
+  console.lines("note");
+  console.progress("step 2 of many", kConsoleStart);
+  CHECK(recorder.text == "step 1 of\r\x1b[Knote\nstep 1\r\x1b[Kstep 2");
 }
 
 TEST_CASE("piped, progress comes every 2 s, the first and the last always", "[launcher][console]") {

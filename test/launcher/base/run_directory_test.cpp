@@ -55,6 +55,36 @@ TEST_CASE("resume auto takes the newest run of this recipe with a complete check
   CHECK(run.resume_from == wanted.string());
 }
 
+TEST_CASE("resume auto leaves out a run of a clock that was wrong, and says which",
+          "[launcher][run]") {
+  dstrain::test::TempDir output;
+  const auto wanted = make_run(output.path(), "vit-20260301T000000Z-000000", "step-00000010", true);
+  const auto future = make_run(output.path(), "vit-21000101T000000Z-000000", "step-00000010", true);
+  {
+    const auto run = open_run_directory(output.path(), "vit", resume_from("auto"), kNow);
+    CHECK(run.path == wanted);
+    CHECK(run.of_the_future == std::vector{future});
+  }
+  // A host's clock may be hours ahead.
+  const auto ahead = make_run(output.path(), "vit-20261121T100000Z-000000", "step-00000010", true);
+  CHECK(open_run_directory(output.path(), "vit", resume_from("auto"), kNow).path == ahead);
+  CHECK(open_run_directory(output.path(), "vit", resume_from(future.string()), kNow).path ==
+        future);
+}
+
+TEST_CASE("what a launcher that was killed left to be seen by other hosts goes with the next one",
+          "[launcher][run]") {
+  dstrain::test::TempDir output;
+  const auto earlier = make_run(output.path(), "vit-20260301T000000Z-000000", "step-1", false);
+  write_file_atomically(earlier / ".job-0123456789abcdef", "");
+  write_file_atomically(earlier / ".jobs", "");
+  const auto run = open_run_directory(output.path(), "vit", resume_from("auto"), kNow,
+                                      "vit-20260301T000000Z-000000");
+  CHECK(run.path == earlier);
+  CHECK_FALSE(fs::exists(earlier / ".job-0123456789abcdef"));
+  CHECK(fs::exists(earlier / ".jobs"));
+}
+
 TEST_CASE("resume auto without a checkpoint starts anew", "[launcher][run]") {
   dstrain::test::TempDir output;
   const auto run = open_run_directory(output / "runs", "vit", resume_from("auto"), kNow);
