@@ -168,7 +168,8 @@ void describe(RunConfig& c, Visitor& v) {
   v.field("generate_tokens", c.generate_tokens,
           {.text = "Longest of these answers.", .unit = "tokens", .min = 1, .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
-  v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
+  v.field("output", c.output,
+          {.text = "Folder in which each run makes its own folder.", .path = true});
 }
 
 void describe(CheckpointConfig& c, Visitor& v) {
