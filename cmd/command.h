@@ -18,6 +18,7 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
 
 Command add_recipe_check(CLI::App& root);
 Command add_recipe_show(CLI::App& root);
+Command add_recipe_list(CLI::App& root);
 Command add_recipe_schema(CLI::App& root);
 Command add_recipe_import(CLI::App& root);
 Command add_launch(CLI::App& root);

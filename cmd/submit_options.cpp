@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/needed_files.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
 #include "launcher/job/recipe_files.h"
@@ -118,6 +119,7 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));
   }
+  look_for_files(loaded, {.ranks_here = false});  // nodes may have files of their own
   const int world_size = known_world_size(job, options);
   options.recipe_name = loaded.name;
   options.recipe_variables = loaded.variables;
