@@ -109,8 +109,8 @@ constexpr KeyNames kKeys[] = {{"run.epochs", kEpochs},
                               {"metrics.wandb", kWandb}};
 
 constexpr std::string_view kRanks[] = {
-    "nproc_per_node", "num_gpus",   "gpus",  "num_processes", "np", "n",
-    "n_gpus",         "world_size", "nproc", "num_procs"};
+    "nproc_per_node", "num_gpus",   "gpus",  "num_processes", "np",  "n",
+    "n_gpus",         "world_size", "nproc", "num_procs",     "rank"};
 constexpr std::string_view kNodes[] = {"nnodes", "num_nodes", "num_machines", "nodes"};
 constexpr std::string_view kMeeting[] = {
     "master_addr", "master_port",  "rdzv_endpoint",   "rdzv_backend",      "rdzv_id",
@@ -188,27 +188,25 @@ std::string meaning_here(const std::string& option, const CLI::App& command) {
   const auto has = [&](std::string_view known) {
     return command.get_option_no_throw(std::string(known)) != nullptr;
   };
-  if (has("--set")) {
-    for (const KeyNames& one : kKeys) {
-      if (!names_it(one.names, name)) continue;
-      if (one.key == "batch.micro")
-        return "--set batch.micro=N is what a rank takes at once, --set batch.global=N a step of "
-               "all ranks; accumulation follows";
-      return as_settings({std::string(one.key)});
-    }
-    // The whole key, "--run.epochs", or its last word, "--epochs".
-    constexpr std::size_t kMostKeys = 3;
-    std::vector<std::string> keys;
-    for (const std::string& key : KeyList().list()) {
-      if (key == name || key.ends_with("." + name)) keys.push_back(key);
-    }
-    if (!keys.empty() && keys.size() <= kMostKeys) return as_settings(keys);
+  for (const KeyNames& one : kKeys) {
+    if (!has("--set") || !names_it(one.names, name)) continue;
+    if (one.key == "batch.micro")
+      return "--set batch.micro=N is what a rank takes at once, --set batch.global=N a step of all "
+             "ranks; accumulation follows";
+    return as_settings({std::string(one.key)});
   }
   for (const HintNames& one : kHints) {
     if (names_it(one.names, name) && (one.needed.empty() || has(one.needed)))
       return std::string(one.hint);
   }
-  return {};
+  if (!has("--set")) return {};
+  // The whole key, "--run.epochs", or its last word, "--epochs".
+  constexpr std::size_t kMostKeys = 3;
+  std::vector<std::string> keys;
+  for (const std::string& key : KeyList().list()) {
+    if (key == name || key.ends_with("." + name)) keys.push_back(key);
+  }
+  return keys.empty() || keys.size() > kMostKeys ? std::string() : as_settings(keys);
 }
 
 }  // namespace dstrain
