@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "recipes/schema/describe.h"
+#include "recipes/schema/text.h"
 
 namespace dstrain {
 namespace {
@@ -28,8 +29,8 @@ struct HintNames {
   Names names;
 };
 
-constexpr std::string_view kEpochs[] = {"num_epochs", "num_train_epochs", "max_epochs", "n_epochs",
-                                        "epoch"};
+constexpr std::string_view kEpochs[] = {"epochs",     "num_epochs", "num_train_epochs",
+                                        "max_epochs", "n_epochs",   "epoch"};
 constexpr std::string_view kSteps[] = {"max_steps",       "num_steps",  "train_iters",
                                        "max_train_steps", "iterations", "iters"};
 constexpr std::string_view kMicro[] = {"batch_size",
@@ -71,6 +72,7 @@ constexpr std::string_view kData[] = {"data_dir",   "data_path",    "dataset", "
                                       "train_file", "dataset_path", "data"};
 constexpr std::string_view kLength[] = {"max_seq_length", "max_length",  "seq_length",
                                         "seq_len",        "max_seq_len", "block_size"};
+constexpr std::string_view kSeed[] = {"seed"};
 constexpr std::string_view kWorkers[] = {"num_workers", "dataloader_num_workers"};
 constexpr std::string_view kOutput[] = {"output_dir", "save_dir", "out_dir", "checkpoint_dir"};
 constexpr std::string_view kEvery[] = {"save_steps", "save_every", "save_strategy"};
@@ -102,6 +104,7 @@ constexpr KeyNames kKeys[] = {{"run.epochs", kEpochs},
                               {"data.path", kData},
                               {"data.sequence", kLength},
                               {"data.workers", kWorkers},
+                              {"run.seed", kSeed},
                               {"run.output", kOutput},
                               {"run.checkpoint.every", kEvery},
                               {"run.checkpoint.keep", kKeep},
@@ -109,8 +112,8 @@ constexpr KeyNames kKeys[] = {{"run.epochs", kEpochs},
                               {"metrics.wandb", kWandb}};
 
 constexpr std::string_view kRanks[] = {
-    "nproc_per_node", "num_gpus",   "gpus",  "num_processes", "np",  "n",
-    "n_gpus",         "world_size", "nproc", "num_procs",     "rank"};
+    "nproc_per_node", "num_gpus",   "gpus",  "num_processes", "np", "n",
+    "n_gpus",         "world_size", "nproc", "num_procs"};
 constexpr std::string_view kNodes[] = {"nnodes", "num_nodes", "num_machines", "nodes"};
 constexpr std::string_view kMeeting[] = {
     "master_addr", "master_port",  "rdzv_endpoint",   "rdzv_backend",      "rdzv_id",
@@ -199,8 +202,14 @@ std::string meaning_here(const std::string& option, const CLI::App& command) {
     if (names_it(one.names, name) && (one.needed.empty() || has(one.needed)))
       return std::string(one.hint);
   }
+  std::vector<std::string> options;
+  for (const CLI::Option* own : command.get_options()) {
+    for (const std::string& long_name : own->get_lnames()) options.push_back("--" + long_name);
+  }
+  if (const auto meant = nearest(option, {options.begin(), options.end()}); !meant.empty())
+    return fmt::format("did you mean {}?", meant);
   if (!has("--set")) return {};
-  // The whole key, "--run.epochs", or its last word, "--epochs".
+  // The whole key, "--run.epochs", or its last word, "--dropout".
   constexpr std::size_t kMostKeys = 3;
   std::vector<std::string> keys;
   for (const std::string& key : KeyList().list()) {

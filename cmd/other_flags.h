@@ -5,9 +5,9 @@
 
 namespace dstrain {
 
-/// What says here what an option of other launchers and training scripts says there, as a hint:
-/// "--epochs" is `--set run.epochs=...`. Empty where nothing is known, or `command` has no such
-/// option.
+/// What to give instead of an option that `command` does not have, as a hint: what says here what
+/// options of other launchers and training scripts say there ("--epochs" is `--set
+/// run.epochs=...`), else the nearest option, else the key of the recipe. Empty: nothing is known.
 [[nodiscard]] std::string meaning_here(const std::string& option, const CLI::App& command);
 
 }  // namespace dstrain

@@ -98,7 +98,7 @@ importing::ShortForm read_words(const std::vector<std::string>& words) {
 
 void refuse_unknown_name(const std::string& word) {
   if (word.empty() || word.find('/') != std::string::npos || word.ends_with(".yaml") ||
-      path_exists(word))
+      path_exists(word, ErrorKind::usage))
     return;
   const std::vector<fs::path> all = importing::recipes_below(recipes_folder());
   const std::vector<fs::path> meant = importing::recipes_meant(word, all);

@@ -104,18 +104,11 @@ std::optional<Error> unknown_word(const CLI::App& app) {
                  fmt::format("{}: one word too many, '{}'", command.get_name(), shown(words[0])),
                  fmt::format("{} --help says what it takes", command.get_name()));
   }
-  std::vector<std::string> options;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
-  }
   const std::string name = unknown->substr(0, unknown->find('='));
-  const std::string_view meant = nearest(name, {options.begin(), options.end()});
   const std::string here = meaning_here(name, command);
-  return Error(ErrorKind::usage,
-               fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
-               !here.empty()   ? here
-               : meant.empty() ? fmt::format("{} --help lists its options", command.get_name())
-                               : fmt::format("did you mean {}?", meant));
+  return Error(
+      ErrorKind::usage, fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
+      here.empty() ? fmt::format("{} --help lists its options", command.get_name()) : here);
 }
 
 /// --help and --version, as text.

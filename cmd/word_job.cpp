@@ -8,6 +8,7 @@
 #include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
+#include "engine/base/printable.h"
 #include "launcher/hosts/allocation.h"
 #include "recipes/schema/load.h"
 
@@ -74,6 +75,10 @@ void take_words(const std::vector<std::string>& more, JobOptions& job,
     throw Error(ErrorKind::usage, "the number of ranks is given twice", "leave --ranks out");
   std::vector<std::string> words = {job.recipe};
   words.insert(words.end(), more.begin(), more.end());
+  if (!importing::is_short_form(words)) {
+    throw Error(ErrorKind::usage, fmt::format("one word too many, '{}'", shown(more.front())),
+                "a job is a recipe, or the words MODEL STRATEGY RANKS BATCH EPOCHS");
+  }
   const ShortForm form = read_words(words);
   job.recipe = form.recipe.string();
   job.overrides.insert(job.overrides.begin(), form.overrides.begin(), form.overrides.end());

@@ -70,7 +70,7 @@ for flag, meaning in (("--epochs", "--set run.epochs="), ("--epochs=5", "--set r
                       ("--learning_rate", "--set optimizer.lr="), ("--lr", "--set optimizer.lr="), ("--bf16", "--set precision.compute="), ("--model_name_or_path", "--set model.weights="),
                       ("--zero_stage", "--set parallel.zero.stage="), ("--nproc_per_node", "--ranks N"), ("--num_gpus", "--ranks N"), ("--nnodes", "--hosts n1:8,n2:8"),
                       ("--master_port", "leave it out"), ("--deepspeed", "import-deepspeed"), ("--resume_from_checkpoint", "--resume DIR"), ("--run.epochs", "--set run.epochs="),
-                      ("--rank", "--ranks N"), ("--rnaks", "did you mean --ranks?")):
+                      ("--rank", "did you mean --ranks?"), ("--seed", "--set run.seed="), ("--dropout", "--set model.dropout="), ("--rnaks", "did you mean --ranks?")):
     refused(run("launch", "quickstart", flag), f"no option '{flag.split('=')[0]}'", meaning)
 values = json.loads(expect_success(run("recipe", "show", "quickstart", "--json")))["recipe"]
 named = re.findall(r'\{"([a-z_.]+\.[a-z_]+)", k', (ROOT / "cmd/other_flags.cpp").read_text())
