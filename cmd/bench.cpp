@@ -5,6 +5,7 @@
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
@@ -27,9 +28,10 @@ StepBench measure(const BenchOptions& options, bool kernels) {
 }
 
 void add_options(CLI::App& app, BenchOptions& options) {
-  app.add_option("recipe", options.recipe,
-                 "Recipe file (YAML); its data are replaced by random ones.")
-      ->required();
+  add_recipe(app, options.recipe)
+      ->description(
+          "Recipe: a YAML file, or the name of one that `dstrain recipe list` lists; "
+          "random data take the place of its own.");
   add_overrides(app, options.overrides);
   app.add_option("--warmup", options.warmup, "Steps before the timed ones. Default: 5.")
       ->check(number_in(1, 10000));

@@ -6,6 +6,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/output.h"
 #include "engine/program/flops_report.h"
 #include "engine/program/simulate.h"
@@ -35,7 +36,7 @@ Command add_bench_flops(CLI::App& root) {
       "micro-batch; from the sizes, without a device, or with times measured on one.");
   app->footer(
       "Example: dstrain bench flops recipes/vit/vit-huge_random_ddp.yaml --depth 2 --measured");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  add_recipe(*app, options->recipe);
   add_overrides(*app, options->overrides);
   app->add_option("--depth", options->depth, "1: blocks; 2: their layers, too. Default: 1.")
       ->check(number_in(1, 2));

@@ -10,6 +10,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -105,7 +106,7 @@ Command add_bench_images(CLI::App& root) {
   app->footer(
       "Example: dstrain bench images recipes/vit/vit-base_food101_zero2.yaml --set data.pack=jpeg\n"
       "         --rate 2600");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  add_recipe(*app, options->recipe);
   add_overrides(*app, options->overrides);
   app->add_option("--threads", options->threads,
                   "Numbers of threads. Default: 1, 2, 4 and so on up to the cores near the device.")

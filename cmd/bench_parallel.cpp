@@ -14,6 +14,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_auto.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -237,7 +238,10 @@ int bench_parallel(const BenchParallelOptions& options) {
 
 void add_options(CLI::App& app, BenchParallelOptions& options) {
   bench::ParallelOptions& parallel = options.parallel;
-  app.add_option("recipes", parallel.recipes, "Recipe files (YAML), a layout each.")->required();
+  add_recipes(app, parallel.recipes)
+      ->description(
+          "Recipes, a layout each: YAML files, or names of those that `dstrain recipe "
+          "list` lists.");
   app.add_option("--ranks", parallel.ranks, "Numbers of ranks.")
       ->required()
       ->delimiter(',')

@@ -10,6 +10,7 @@
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -110,7 +111,12 @@ Command add_bench_run(CLI::App& root) {
       "Example: dstrain bench run recipes/vit/vit-huge_random_ddp.yaml --variants ddp,zero2,zero3 "
       "--ranks 1,2 --scaling weak",
       bench::variant_names()));
-  app->add_option("recipes", options->recipes, "Recipe files (YAML).")->required();
+  add_recipes(*app, options->recipes, Words::yes)
+      ->description(
+          "Recipes: YAML files, or names of those that `dstrain recipe list` lists. Or the words "
+          "of "
+          "one job,\nMODEL STRATEGY RANKS BATCH EPOCHS, as launch takes them; EPOCHS count under "
+          "--steps 0.");
   app->add_option("--variants", options->variants,
                   "What is compared, the first is the baseline. Default: recipe, as it is.")
       ->delimiter(',')
@@ -118,10 +124,8 @@ Command add_bench_run(CLI::App& root) {
   app->add_option("--variant", options->own_variants,
                   "A further one: NAME=KEY=VALUE,KEY=VALUE. Repeatable.");
   add_overrides(*app, options->plan.overrides);
-  app->add_option("--ranks", options->ranks, "Numbers of ranks. Default: 1.")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(number_in(1, 1048576));
+  CLI::Option* ranks = app->add_option("--ranks", options->ranks, "Numbers of ranks. Default: 1.");
+  ranks->delimiter(',')->allow_extra_args(false)->check(number_in(1, 1048576));
   app->add_option("--scaling", options->scaling,
                   "weak: batch.global, which is for the first number of ranks, grows with it;\n"
                   "strong: it stays, and efficiency is shown; none: it stays. Default: none.")
@@ -144,7 +148,20 @@ Command add_bench_run(CLI::App& root) {
   app->add_flag("--resume", options->resume,
                 "Go on with the bench of that folder; where all runs are there, print it.");
   app->add_flag("--json", options->json, "Print one JSON object instead of tables at the end.");
-  return {app, [options] { return bench_run(*options); }};
+  return {app, [options, ranks] {
+            if (importing::is_short_form(options->recipes)) {
+              if (ranks->count() > 0)
+                throw Error(ErrorKind::usage, "the number of ranks is given twice",
+                            "leave --ranks out");
+              const importing::ShortForm form = read_words(options->recipes);
+              options->recipes = {form.recipe.string()};
+              options->ranks = {form.ranks};
+              std::vector<std::string>& all = options->plan.overrides;
+              all.insert(all.begin(), form.overrides.begin(), form.overrides.end());
+            }
+            for (const std::string& recipe : options->recipes) refuse_unknown_name(recipe);
+            return bench_run(*options);
+          }};
 }
 
 }  // namespace dstrain

@@ -14,6 +14,7 @@
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -184,7 +185,7 @@ Command add_bench_zero(CLI::App& root) {
       "zero.json.\n"
       "Example: dstrain bench zero recipes/bloom/bloom-560m_squad.yaml --ranks 2 --offload "
       "none,optimizer --pinned both");
-  app->add_option("recipes", options->zero.recipes, "Recipe files (YAML).")->required();
+  add_recipes(*app, options->zero.recipes);
   app->add_option("--ranks", options->zero.ranks,
                   "Numbers of ranks of the stages. Default: none, if --scaling is there.")
       ->delimiter(',')

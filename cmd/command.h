@@ -21,6 +21,7 @@ int run_guarded(const std::function<int()>& body);
 
 Command add_recipe_check(CLI::App& root);
 Command add_recipe_show(CLI::App& root);
+Command add_recipe_list(CLI::App& root);
 Command add_recipe_schema(CLI::App& root);
 Command add_recipe_import(CLI::App& root);
 Command add_launch(CLI::App& root);

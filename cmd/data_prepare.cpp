@@ -9,6 +9,7 @@
 #include "cmd/command.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
@@ -166,7 +167,7 @@ Command add_data_prepare(CLI::App& root) {
       "out, what packing saves. With data.pack, pack a recipe's images into one file. A run that "
       "finds its data prepared starts at once.\n"
       "Example: dstrain data prepare recipes/bloom/bloom-560m_squad.yaml");
-  app->add_option("recipe,--recipe", options->recipe, "Recipe file (YAML).")->required();
+  add_recipe(*app, options->recipe, Words::no, "recipe,--recipe");
   add_overrides(*app, options->overrides);
   app->add_flag("--json", options->json, "Print one JSON object instead of text.");
   return {app, [options] { return prepare(*options); }};

@@ -5,6 +5,7 @@
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/train/train.h"
 
 namespace dstrain {
@@ -18,7 +19,7 @@ Command add_engine(CLI::App& root) {
       "set; without any this process is the only rank. `dstrain launch` starts it; torchrun, srun "
       "and mpirun can, too:\n"
       "  torchrun --no-python --nproc_per_node=2 dstrain engine recipes/quickstart.yaml");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  add_recipe(*app, options->recipe);
   add_overrides(*app, options->overrides);
   app->add_option(
       "--resume", options->resume,

@@ -5,8 +5,9 @@
 #include "cmd/command.h"
 #include "cmd/host_options.h"
 #include "cmd/launch_job.h"
-#include "cmd/short_launch.h"
+#include "cmd/recipe_words.h"
 #include "cmd/submit_options.h"
+#include "cmd/word_job.h"
 
 namespace dstrain {
 
@@ -25,16 +26,12 @@ Command add_launch(CLI::App& root) {
       "Examples:\n"
       "  dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5\n"
       "  dstrain launch vit-base zero2 8 64 10\n"
+      "  dstrain launch vit-base zero2 2 8 64 10 --hosts n1:8,n2:8\n"
       "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts "
       "3");
   add_job_options(*app, *options);
   auto more = std::make_shared<std::vector<std::string>>();
-  app->add_option(
-         "words", *more,
-         "Instead of a recipe file five words, MODEL STRATEGY RANKS BATCH EPOCHS: a recipe of "
-         "the tree with that\nstrategy (ddp, zero1, zero2, zero3, zeropp, fsdp_stage2, "
-         "fsdp_stage3), batch of a rank and length.")
-      ->expected(0, 4);
+  app->add_option("words", *more, kWordsHelp)->expected(0, 5);
   app->add_flag("--auto", options->search,
                 "Train with the layout that `dstrain plan --auto` puts first for these ranks: "
                 "degrees, ZeRO stage and\nmicro-batch are searched, batch.global stays.");
@@ -42,7 +39,7 @@ Command add_launch(CLI::App& root) {
   add_submit_options(*app, *submit);
   return {app, [options, submit, more] {
             complete_submit_options(*options, *submit);
-            take_short_form(*more, *options, *submit);
+            take_words(*more, *options, submit->slurm ? &submit->options : nullptr);
             return submit->slurm ? submit_job(*options, *submit) : launch_job(*options);
           }};
 }

@@ -11,12 +11,15 @@
 #include "cmd/engine_library.h"
 #include "cmd/host_options.h"
 #include "cmd/merge_run_traces.h"
+#include "cmd/needed_files.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
 #include "engine/base/output.h"
 #include "launcher/base/standard_output.h"
+#include "launcher/hosts/slurm_allocation.h"
 #include "launcher/job/agent.h"
 #include "launcher/job/launch.h"
 #include "launcher/job/recipe_files.h"
@@ -37,7 +40,7 @@ std::vector<std::string> own_command_line() {
 }  // namespace
 
 void add_job_options(CLI::App& app, JobOptions& options) {
-  app.add_option("recipe", options.recipe, "Recipe file (YAML).")->required();
+  add_recipe(app, options.recipe, Words::yes);
   add_overrides(app, options.overrides);
   app.add_option_function<int>(
          "--trace",
@@ -65,6 +68,11 @@ int launch_job(const JobOptions& options) {
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));
   }
+  const launcher::HostRequest& request = options.launch.request;
+  const bool elsewhere = joined || !request.hosts.empty() || !request.hostfile.empty() ||
+                         launcher::in_slurm_allocation(::getenv);
+  look_for_files(loaded, {.ranks_here = !elsewhere && !options.launch.dry_run,
+                          .resumes = options.launch.resume.mode != launcher::Resume::Mode::never});
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> rank_command = {self, "engine"};
   rank_command.insert(rank_command.end(), options.rank_arguments.begin(),

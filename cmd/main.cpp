@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cmd/command.h"
@@ -40,9 +41,22 @@ int end_process(int code) {
   return code;
 }
 
-int run_dstrain(int argc, char** argv) {
+/// "dstrain help plan" is "dstrain plan --help".
+std::vector<char*> with_help_last(std::vector<char*> words) {
+  static char help[] = "--help";
+  if (words.size() < 2 || std::string_view(words[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.push_back(help);
+  return words;
+}
+
+int run_dstrain(int given_argc, char** given_argv) {
   using namespace dstrain;
   prepare_limits();
+  std::vector<char*> words = with_help_last({given_argv, given_argv + given_argc});
+  const int argc = static_cast<int>(words.size());
+  words.push_back(nullptr);
+  char** argv = words.data();
   CLI::App app(
       "dstrain trains models from YAML recipes on GPU or CPU ranks under data, ZeRO, pipeline,\n"
       "tensor, sequence and expert parallelism.\n"
@@ -55,8 +69,9 @@ int run_dstrain(int argc, char** argv) {
                                    add_agent(app), add_report(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
   recipe->require_subcommand(1);
-  commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
-                                   add_recipe_schema(*recipe), add_recipe_import(*recipe)});
+  commands.insert(commands.end(),
+                  {add_recipe_check(*recipe), add_recipe_show(*recipe), add_recipe_list(*recipe),
+                   add_recipe_schema(*recipe), add_recipe_import(*recipe)});
   CLI::App* trace =
       app.add_subcommand("trace", "Record, merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);

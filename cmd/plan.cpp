@@ -15,6 +15,7 @@
 #include "cmd/planned_model.h"
 #include "cmd/recipe_auto.h"
 #include "cmd/recipe_plan.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
@@ -72,6 +73,17 @@ PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
           fits};
 }
 
+/// The words of a job in the place of recipes.
+void take_plan_words(PlanOptions& options, bool ranks_given) {
+  if (ranks_given)
+    throw Error(ErrorKind::usage, "the number of ranks is given twice", "leave --ranks out");
+  const importing::ShortForm form = read_words(options.recipes);
+  options.recipes = {form.recipe.string()};
+  options.overrides.insert(options.overrides.begin(), form.overrides.begin(), form.overrides.end());
+  options.ranks = form.ranks;
+  if (form.nodes > 0 && options.machine.per_node == 0) options.machine.per_node = form.per_node;
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options) {
@@ -103,11 +115,17 @@ Command add_plan(CLI::App& root) {
       "Exit code 1: the step does not fit the memory of the machine.\n"
       "Examples:\n"
       "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
+      "  dstrain plan vit-huge zero3 2 8 32 10\n"
       "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa.yaml --auto --ranks 8 --write "
       "layout.yaml");
-  app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
-  app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
-      ->check(number_in(1, 1 << 20));
+  add_recipes(*app, options->recipes, Words::yes)
+      ->description(
+          "Recipes: YAML files, or names of those that `dstrain recipe list` lists. Or the words "
+          "of one job, MODEL STRATEGY\nRANKS BATCH EPOCHS or MODEL STRATEGY NODES PER_NODE BATCH "
+          "EPOCHS, as launch takes them.");
+  CLI::Option* ranks =
+      app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.");
+  ranks->check(number_in(1, 1 << 20));
   add_overrides(*app, options->overrides);
   app->add_option(
       "--machine", options->machine.name,
@@ -134,7 +152,12 @@ Command add_plan(CLI::App& root) {
   app->add_option("--write", options->write,
                   "File for the first row, as the sections of a recipe that it sets.")
       ->needs(search);
-  return {app, [options] { return plan(*options); }};
+  return {app, [options, ranks] {
+            if (importing::is_short_form(options->recipes))
+              take_plan_words(*options, ranks->count() > 0);
+            for (const std::string& recipe : options->recipes) refuse_unknown_name(recipe);
+            return plan(*options);
+          }};
 }
 
 }  // namespace dstrain

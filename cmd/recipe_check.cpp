@@ -6,7 +6,9 @@
 
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
+#include "cmd/needed_files.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/output.h"
 #include "engine/base/words.h"
 #include "recipes/schema/load.h"
@@ -17,14 +19,19 @@ namespace {
 struct CheckOptions {
   std::vector<std::string> recipes;
   std::vector<std::string> overrides;
+  bool files = false;  ///< look for what the recipes name
 };
 
 /// Mistakes and warnings go to stderr, one "ok" line per good recipe to stdout.
-bool check_one(const std::string& file, const std::vector<std::string>& overrides) {
+bool check_one(const std::string& file, const CheckOptions& options) {
   try {
-    const LoadedRecipe loaded = load_recipe(file, overrides);
+    const LoadedRecipe loaded = load_recipe(file, options.overrides);
     for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
-    if (!recipe_fits(file, overrides)) return false;
+    if (!recipe_fits(file, options.overrides)) return false;
+    if (options.files) {
+      if (const std::vector<Diagnostic> missing = missing_files(loaded); !missing.empty())
+        throw RecipeError(missing);
+    }
     print_text("{}: ok{}\n", file,
                loaded.warnings.empty() ? ""
                                        : fmt::format(", {} warning{}", loaded.warnings.size(),
@@ -39,7 +46,7 @@ bool check_one(const std::string& file, const std::vector<std::string>& override
 int check_recipes(const CheckOptions& options) {
   std::size_t num_failed = 0;
   for (const std::string& file : options.recipes) {
-    if (!check_one(file, options.overrides)) ++num_failed;
+    if (!check_one(file, options)) ++num_failed;
   }
   if (!has_engine_library())
     print_error("note: without the engine library nobody has looked whether models fit\n");
@@ -60,8 +67,11 @@ Command add_recipe_check(CLI::App& root) {
       "what the config.json of model.weights asks for.\n"
       "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
       "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
-  app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
+  add_recipes(*app, options->recipes);
   add_overrides(*app, options->overrides);
+  app->add_flag("--files", options->files,
+                "Look on this machine for data, weights, tokenizer and adapter, too, and list all "
+                "that is missing.");
   return {app, [options] { return check_recipes(*options); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_words.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 #include "recipes/schema/render.h"
@@ -35,7 +36,7 @@ Command add_recipe_show(CLI::App& root) {
       "Print a recipe with every value that a run would use, and where each came from: a line of\n"
       "the file, --set or the default. The output is a recipe that gives the same run.\n"
       "Example: dstrain recipe show recipes/quickstart.yaml --set optimizer.lr=1e-3");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  add_recipe(*app, options->recipe);
   add_overrides(*app, options->overrides);
   app->add_flag("--json", options->json, "Print JSON for programs: file, recipe, origins.");
   return {app, [options] { return show(*options); }};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/other_flags.h"
 #include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
@@ -25,6 +26,37 @@
 namespace dstrain {
 
 namespace {
+
+/// What other programs call it, and commands without the word before them.
+struct OtherCommand {
+  std::string_view word;
+  std::string_view command;
+};
+constexpr OtherCommand kOtherCommands[] = {{"train", "launch"},
+                                           {"run", "launch"},
+                                           {"start", "launch"},
+                                           {"finetune", "launch"},
+                                           {"list", "recipe list"},
+                                           {"check", "recipe check"},
+                                           {"show", "recipe show"},
+                                           {"import", "recipe import-deepspeed"},
+                                           {"merge", "trace merge"},
+                                           {"analyze", "trace analyze"},
+                                           {"diff", "trace diff"},
+                                           {"export", "checkpoint export"},
+                                           {"convert", "checkpoint import"},
+                                           {"inspect", "checkpoint inspect"},
+                                           {"prepare", "data prepare"},
+                                           {"tokenize", "data tokenize"},
+                                           {"estimate", "plan"},
+                                           {"env", "doctor"}};
+
+std::string command_for(const std::string& word, const std::vector<std::string>& names) {
+  for (const OtherCommand& other : kOtherCommands) {
+    if (other.word == word) return std::string(other.command);
+  }
+  return std::string(nearest(word, {names.begin(), names.end()}));
+}
 
 /// CLI11 would only say that a subcommand is required; a person wants to know which word was wrong.
 void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
@@ -42,7 +74,9 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
       for (const CLI::App* command : known) {
         if (!command->get_group().empty()) names.push_back(command->get_name());
       }
-      const std::string close(nearest(word, {names.begin(), names.end()}));
+      const std::string close = level == &app
+                                    ? command_for(word, names)
+                                    : std::string(nearest(word, {names.begin(), names.end()}));
       throw Error(
           ErrorKind::usage, fmt::format("'{}' is no command of {}", shown(word), level->get_name()),
           fmt::format("{}known: {}", close.empty() ? "" : fmt::format("did you mean {}? ", close),
@@ -72,16 +106,11 @@ std::optional<Error> unknown_word(const CLI::App& app) {
                  fmt::format("{}: one word too many, '{}'", command.get_name(), shown(words[0])),
                  fmt::format("{} --help says what it takes", command.get_name()));
   }
-  std::vector<std::string> options;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
-  }
   const std::string name = unknown->substr(0, unknown->find('='));
-  const std::string_view meant = nearest(name, {options.begin(), options.end()});
-  return Error(ErrorKind::usage,
-               fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
-               meant.empty() ? fmt::format("{} --help lists its options", command.get_name())
-                             : fmt::format("did you mean {}?", meant));
+  const std::string here = meaning_here(name, command);
+  return Error(
+      ErrorKind::usage, fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
+      here.empty() ? fmt::format("{} --help lists its options", command.get_name()) : here);
 }
 
 /// --help and --version, as text.

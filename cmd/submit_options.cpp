@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/needed_files.h"
 #include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -154,6 +155,7 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));
   }
+  look_for_files(loaded, {.ranks_here = false});  // nodes may have files of their own
   const int world_size = known_world_size(job, options);
   options.recipe_name = loaded.name;
   options.recipe_variables = loaded.variables;

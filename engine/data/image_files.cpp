@@ -136,7 +136,7 @@ std::filesystem::path required_folder(const DataConfig& data, const char* what) 
     throw Error(ErrorKind::data,
                 fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what),
                 "put the data there, or name its folder with --set data.path=... (recipes read "
-                "DSTRAIN_DATA); recipes/vit/*_random_* need no data");
+                "DSTRAIN_DATA); recipes with _random_ in their names need no data");
   }
   return data.path;
 }

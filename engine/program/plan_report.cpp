@@ -13,6 +13,7 @@
 #include "engine/base/index.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "engine/program/wires_text.h"
 #include "recipes/schema/choices.h"
 
 namespace dstrain {
@@ -194,7 +195,8 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
     without.gather_format.reset();
     add(fmt::format("{} gathers", format_name(*layout.gather_format)), without);
   }
-  if (layout.reduce_format) {
+  // Codes of gradients go between groups of second_degree ranks.
+  if (layout.reduce_format && layout.second_degree < layout.shard_degree) {
     Layout without = layout;
     without.reduce_format.reset();
     add(fmt::format("{} reductions", format_name(*layout.reduce_format)), without);
@@ -303,6 +305,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .machine = machine,
                   .step = std::move(*fullest),
                   .forms = forms_of(strategy, cost, machine),
+                  .wires = wires_text(recipe, strategy.layout),
                   .stages = std::move(stages)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory =
@@ -374,6 +377,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("ranks", world == 1 ? "1" : fmt::format("{} ({})", world, strategy.mesh.describe()));
   line("strategy", strategy_name(plan.zero_stage, strategy.layout) +
                        (all_recomputed ? "; blocks recomputed in backward" : ""));
+  if (!plan.wires.empty()) line("ZeRO++", plan.wires);
   if (strategy.recompute) line("recompute", describe(*strategy.recompute));
   if (strategy.layout.chunk > 0) line("offload", describe(strategy.placement));
   line("batch", batch_equation(batch));

@@ -21,6 +21,7 @@ struct PlanReport {
     double without_s = 0;  ///< the step without it
   };
   std::vector<Form> forms{};
+  std::string wires{};  ///< wires_text
   /// A coordinate of a pipeline; none where there is one.
   struct Stage {
     std::vector<int> blocks{};  ///< of each chunk

@@ -83,6 +83,44 @@ void require_whole_matrices(const Layout& layout, const ModelCost& cost) {
   }
 }
 
+/// The axes that cut the model share the ranks with the data axis, which takes what they leave.
+void require_axes_that_fit(const ParallelConfig& parallel, int world_size) {
+  struct AxisDegree {
+    const char* name;
+    std::int64_t degree;
+  };
+  const AxisDegree axes[] = {{"pipeline", parallel.pipeline},
+                             {"tensor", parallel.tensor},
+                             {"sequence", parallel.sequence},
+                             {"expert", parallel.expert}};
+  // The degrees that would fit: each that the ranks have room for, in this order.
+  std::int64_t needed = 1, kept = 1;
+  std::vector<std::string> given, to_one;
+  for (const auto& [name, degree] : axes) {
+    if (degree < 1) {
+      throw Error(ErrorKind::usage, fmt::format("parallel.{}: {}", name, degree), "use at least 1");
+    }
+    if (degree == 1) continue;
+    needed = std::min(needed, std::int64_t{1} << 40) * degree;
+    given.push_back(fmt::format("{}: {}", name, degree));
+    if (world_size % (kept * degree) == 0)
+      kept *= degree;
+    else
+      to_one.push_back(fmt::format("--set parallel.{}=1", name));
+  }
+  if (world_size % needed == 0) return;
+  if (given.size() == 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.{} does not divide the {} ranks", given.front(), world_size),
+                fmt::format("use {}, or a multiple of {} ranks", divisors(world_size), needed));
+  }
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("parallel.{}: together they need a multiple of {} ranks, here {} {}",
+                  fmt::join(given, ", "), needed, world_size == 1 ? "is" : "are", world_size),
+      fmt::format("start {} ranks, or on {} give {}", needed, world_size, fmt::join(to_one, " ")));
+}
+
 /// The programs of one kind on all coordinates of the pipeline, checked.
 template <typename Make>
 std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, const Make& make) {
@@ -102,34 +140,12 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
   if (world_size < 1) {
     throw Error(ErrorKind::usage, fmt::format("{} ranks", world_size), "use at least 1");
   }
-  const int pipeline = parallel.pipeline;
-  if (pipeline < 1 || world_size % pipeline != 0) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("parallel.pipeline: {} does not divide the {} ranks", pipeline, world_size),
-        fmt::format("use {}", divisors(world_size)));
-  }
-  Degrees degrees = {.pipeline = pipeline,
+  require_axes_that_fit(parallel, world_size);
+  Degrees degrees = {.pipeline = parallel.pipeline,
                      .expert = parallel.expert,
                      .sequence = parallel.sequence,
                      .tensor = parallel.tensor};
-  // Ranks that see the same samples.
-  const int line = pipeline * parallel.sequence * parallel.tensor;
-  if (parallel.tensor < 1 || parallel.sequence < 1 || world_size % line != 0) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("parallel.pipeline: {}, sequence: {}, tensor: {}: their product {} does "
-                    "not divide the {} ranks",
-                    pipeline, parallel.sequence, parallel.tensor, line, world_size),
-        fmt::format("use degrees whose product is one of {}", divisors(world_size)));
-  }
-  const int data_ranks = world_size / line;
-  if (parallel.expert < 1 || data_ranks % parallel.expert != 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("parallel.expert: {} does not divide the {} data ranks",
-                            parallel.expert, data_ranks),
-                fmt::format("use {}", divisors(data_ranks)));
-  }
+  const int data_ranks = world_size / (parallel.pipeline * parallel.sequence * parallel.tensor);
   const ZeroConfig& zero = parallel.zero;
   degrees.data = data_ranks / parallel.expert;
   if (zero.stage == 0) return degrees;

@@ -126,6 +126,7 @@ void RunReport::announce(Begin how) {
                   batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
+  if (!plan_.wires.empty()) progress_.note("ZeRO++: " + plan_.wires);
   if (strategy.recompute) progress_.note("recompute: " + dstrain::describe(*strategy.recompute));
   const std::vector<std::string> built_in = built_in_machines();
   if (std::find(built_in.begin(), built_in.end(), plan_.machine.name) == built_in.end())

@@ -96,7 +96,8 @@ class Examination {
     add(Level::error,
         fmt::format("driver {} runs CUDA up to {}.{}, the engine needs {}", at_.driver,
                     at_.driver_cuda / 1000, at_.driver_cuda % 1000 / 10, runtime),
-        "update the driver, or install the torch wheel of the older CUDA and rebuild");
+        fmt::format("update the driver to one that runs CUDA {}; the engine is built for no other",
+                    major));
   }
 
   void one_gpu(const GpuFacts& gpu) {

@@ -66,6 +66,11 @@ constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecor
                                       &kTemplateKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
 
+constexpr Paths kCifar10Files[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                   "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+constexpr Paths kCifar100Files[] = {"train.bin", "test.bin"};
+constexpr Paths kFood101Files[] = {"images", "meta/classes.txt"};
+
 constexpr DatasetRow kDatasets[] = {
     {.name = DatasetName::digits,
      .spelling = "digits",
@@ -77,12 +82,14 @@ constexpr DatasetRow kDatasets[] = {
      .spelling = "cifar10",
      .text = "CIFAR-10, binary version; path is its folder",
      .modality = images,
-     .keys = kStored},
+     .keys = kStored,
+     .files = kCifar10Files},
     {.name = DatasetName::cifar100,
      .spelling = "cifar100",
      .text = "CIFAR-100, binary version; path is its folder",
      .modality = images,
-     .keys = kStored},
+     .keys = kStored,
+     .files = kCifar100Files},
     {.name = DatasetName::images,
      .spelling = "images",
      .text = "JPEG, PNG and WebP files as path/train/CLASS and path/test/CLASS, or path/CLASS",
@@ -92,7 +99,8 @@ constexpr DatasetRow kDatasets[] = {
      .spelling = "food101",
      .text = "Food-101 as published, with images/ and meta/",
      .modality = images,
-     .keys = kFiles},
+     .keys = kFiles,
+     .files = kFood101Files},
     {.name = DatasetName::frames,
      .spelling = "frames",
      .text = "clips of JPEG, PNG or WebP frames as path/train/CLASS/CLIP and path/test/CLASS/CLIP",

@@ -27,6 +27,8 @@ struct DatasetRow {
   std::optional<Modality> modality = {};  ///< none: of both
   bool needs_path = true;
   std::span<const DataKeys* const> keys;  ///< those that it reads
+  /// Files and folders that must be in data.path; of others there are several that would do.
+  std::span<const std::string_view> files = {};
 };
 
 /// All of them, in the order of DatasetName.

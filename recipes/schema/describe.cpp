@@ -72,7 +72,8 @@ void describe(ModelConfig& c, Visitor& v) {
            .max = 10000000});
   v.field("weights", c.weights,
           {.text = "Folder with config.json and model.safetensors, or pytorch_model.bin, to start "
-                   "from; empty starts from random weights."});
+                   "from; empty starts from random weights.",
+           .path = true});
   v.field("image_size", c.image_size,
           {.text = "Side of the square input; 0 takes what folder or name say.",
            .unit = "pixels",
@@ -218,7 +219,8 @@ void describe(LoraConfig& c, Visitor& v) {
                "the adapters, such as a new head."});
   v.field("weights", c.weights,
           {.text = "Folder of a PEFT adapter of the same rank, alpha and targets to start from; "
-                   "empty starts from new adapters."});
+                   "empty starts from new adapters.",
+           .path = true});
 }
 
 void describe(ParallelConfig& c, Visitor& v) {
@@ -368,7 +370,7 @@ void describe(OffloadConfig& c, Visitor& v) {
            .unit = "elements",
            .min = 128,
            .max = 1073741824});
-  v.field("path", c.path, {.text = "Directory of place file, on a local disk."});
+  v.field("path", c.path, {.text = "Directory of place file, on a local disk.", .path = true});
 }
 
 void describe(TraceConfig& c, Visitor& v) {
@@ -399,7 +401,7 @@ void describe(TraceConfig& c, Visitor& v) {
   v.field("merge", c.merge,
           {.text = "Join the files of all ranks into merged_trace.json when the run has ended."});
   v.field("output", c.output,
-          {.text = "Folder of the files; empty: traces/ in the folder of the run."});
+          {.text = "Folder of the files; empty: traces/ in the folder of the run.", .path = true});
 }
 
 void describe(MetricsConfig& c, Visitor& v) {
@@ -419,7 +421,8 @@ void describe(MetricsConfig& c, Visitor& v) {
   v.field("wandb_group", c.wandb_group, {.text = "Its group of runs; empty: none."});
   v.field("prometheus", c.prometheus,
           {.text = "Text file of gauges for node_exporter's textfile collector, renamed into place "
-                   "every 15 s; empty: none."});
+                   "every 15 s; empty: none.",
+           .path = true});
 }
 
 }  // namespace dstrain

@@ -26,6 +26,7 @@ struct Field {
   std::span<const Choice> names = {};  ///< what a text may be; empty: anything
   std::size_t length = 0;              ///< of a list; 0: any
   bool lines = false;                  ///< of text: it may have line ends and tabs
+  bool path = false;                   ///< of text: "~/" in front is the home folder
 };
 
 /// An enumeration, or a list of one, without its type.

@@ -11,7 +11,7 @@ constexpr double kMaxBatchSize = 1 << 24;
 
 void describe(DataConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Data set.", .required = true});
-  v.field("path", c.path, {.text = "File or folder of the data set."});
+  v.field("path", c.path, {.text = "File or folder of the data set.", .path = true});
   v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
   v.field("resize", c.resize,
           {.text = "How an image of a file becomes square, of which the model gets the middle, or "
@@ -83,7 +83,7 @@ void describe(DataConfig& c, Visitor& v) {
            .min = 1,
            .max = kMaxSteps});
   v.field("tokenizer", c.tokenizer,
-          {.text = "tokenizer.json or its folder; empty takes model.weights."});
+          {.text = "tokenizer.json or its folder; empty takes model.weights.", .path = true});
   v.field("sequence", c.sequence,
           {.text = "Length of a sample of text; shorter ones are filled up.",
            .unit = "tokens",
@@ -116,7 +116,8 @@ void describe(DataConfig& c, Visitor& v) {
            .below_max = true});
   v.field("cache", c.cache,
           {.text = "Folder for tokenised text and packed images; empty takes tokens/ and images/ "
-                   "in dstrain's cache folder."});
+                   "in dstrain's cache folder.",
+           .path = true});
   v.field("workers", c.workers,
           {.text = "Threads that read and decode, per rank.",
            .unit = "threads",

@@ -172,7 +172,8 @@ void describe(RunConfig& c, Visitor& v) {
        .min = 1,
        .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
-  v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
+  v.field("output", c.output,
+          {.text = "Folder in which each run makes its own folder.", .path = true});
 }
 
 void describe(CheckpointConfig& c, Visitor& v) {

@@ -124,7 +124,7 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
   }
   if (!text) {
     fail(shown_path(file), "there is no such file",
-         "recipes that come with dstrain are in recipes/");
+         "dstrain recipe list names the recipes that come with it");
   }
   return parse_recipe(*text, file.string(), overrides);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -390,6 +391,18 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
   }
   Expanded expanded = expand_variables(node.text);
   if (!expanded.mistake.empty()) return refuse(path, node, expanded.mistake, expanded.hint);
+  if (about.path && expanded.text.starts_with('~')) {
+    // As in a shell, which leaves the `~` of --set data.path=~/x as it is.
+    const char* home = std::getenv("HOME");
+    const std::string rest = expanded.text.substr(1);
+    if (home == nullptr || *home == '\0' || !(rest.empty() || rest.front() == '/')) {
+      return refuse(path, node,
+                    fmt::format("'{}' is in no home folder that is known", shown(expanded.text)),
+                    "~ and ~/FOLDER are in the folder that $HOME names; else write the whole path, "
+                    "or ./~NAME");
+    }
+    expanded.text = home + rest;
+  }
   if (about.lines ? !first_unprintable(expanded.text).empty() : !is_plain_text(expanded.text)) {
     return refuse(path, node, "holds a control character or broken UTF-8",
                   about.lines ? "text is UTF-8" : "text is one line of UTF-8");

@@ -28,7 +28,7 @@ std::string type_text(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, bool*>) {
       return "true or false";
     } else if constexpr (std::is_same_v<Target, std::string*>) {
-      return about.names.empty() ? "text" : "one word";
+      return about.path ? "path" : about.names.empty() ? "text" : "one word";
     } else if constexpr (std::is_same_v<Target, Interval*>) {
       return "never, epoch or a number of steps from 1";
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {

@@ -105,14 +105,19 @@ std::string write_as(const std::string& decimal) {
 
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
   if (word.empty() || word.size() > 64) return {};
+  const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);
   std::string_view best;
-  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
+  std::size_t best_distance = limit + 1, best_begin = 0;
   for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
+    if (distance > std::min(limit, best_distance)) continue;
+    // Of two that are as near, the one that begins as the word does: bloom-7b1 for bloom-7b.
+    const auto begin =
+        static_cast<std::size_t>(std::ranges::mismatch(word, candidate).in1 - word.begin());
+    if (distance == best_distance && begin <= best_begin) continue;
+    best = candidate;
+    best_distance = distance;
+    best_begin = begin;
   }
   return best;
 }

@@ -66,12 +66,26 @@ TEST_CASE("degrees that cannot be are errors with valid ones", "[strategy]") {
         "parallel.zero.shard: -2 does not divide the 8 data ranks; use 1, 2, 4, 8, or 0 for all of "
         "them");
   CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .expert = 3}, 8); }) ==
-        "parallel.expert: 3 does not divide the 8 data ranks; use 1, 2, 4, 8");
+        "parallel.expert: 3 does not divide the 8 ranks; use 1, 2, 4, 8, or a multiple of 3 ranks");
   CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .pipeline = 3}, 8); }) ==
-        "parallel.pipeline: 3 does not divide the 8 ranks; use 1, 2, 4, 8");
+        "parallel.pipeline: 3 does not divide the 8 ranks; use 1, 2, 4, 8, or a multiple of 3 "
+        "ranks");
   CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .tensor = 3, .pipeline = 2}, 8); }) ==
-        "parallel.pipeline: 2, sequence: 1, tensor: 3: their product 6 does not divide the 8 "
-        "ranks; use degrees whose product is one of 1, 2, 4, 8");
+        "parallel.pipeline: 2, tensor: 3: together they need a multiple of 6 ranks, here are 8; "
+        "start 6 ranks, or on 8 give --set parallel.tensor=1");
+  // As the recipes of three, four and five dimensions on two ranks.
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .tensor = 2, .pipeline = 2}, 2); }) ==
+        "parallel.pipeline: 2, tensor: 2: together they need a multiple of 4 ranks, here are 2; "
+        "start 4 ranks, or on 2 give --set parallel.tensor=1");
+  CHECK(message_of([] {
+          (void)mesh_degrees({.zero = {}, .tensor = 2, .sequence = 2, .pipeline = 2}, 2);
+        }) ==
+        "parallel.pipeline: 2, tensor: 2, sequence: 2: together they need a multiple of 8 ranks, "
+        "here are 2; start 8 ranks, or on 2 give --set parallel.tensor=1 --set "
+        "parallel.sequence=1");
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .pipeline = 2, .expert = 2}, 2); }) ==
+        "parallel.pipeline: 2, expert: 2: together they need a multiple of 4 ranks, here are 2; "
+        "start 4 ranks, or on 2 give --set parallel.expert=1");
   CHECK(message_of([] { (void)mesh_degrees({}, 0); }) == "0 ranks; use at least 1");
   CHECK(message_of([] { (void)plan_batch({.global = 0, .micro = 4}, 2); }) ==
         "batch.global: 0, batch.micro: 4; use at least 1 for both");

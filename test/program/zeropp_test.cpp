@@ -299,6 +299,47 @@ TEST_CASE("a second shard divides the ranks that share the states", "[strategy]"
   CHECK(channels(alone.training).empty());
 }
 
+TEST_CASE("a plan says which forms of ZeRO++ are in effect", "[plan]") {
+  struct Row {
+    int ranks;
+    int second;
+    const char* text;
+  };
+  constexpr Row kRows[] = {
+      {1, 0, "without effect: every rank holds all states"},
+      {2, 0, "parameters travel as int8 (qwZ); gradients travel as int4 between all 2 ranks (qgZ)"},
+      {2, 2,
+       "parameters travel as int8 (qwZ); backward gathers parameters among the same 2 ranks as "
+       "forward (hpZ has no effect); gradients travel as they are (qgZ has no effect): codes go "
+       "between groups of parallel.zero.second_shard: 2 ranks, and 2 share the states; with "
+       "second_shard: 0 they go between all"},
+      {4, 2,
+       "parameters travel as int8 (qwZ); backward gathers parameters among 2 ranks (hpZ); "
+       "gradients travel as int4 between groups of 2 ranks (qgZ)"}};
+  ModelCost cost = test::small_model_cost(4);
+  for (GroupCost& group : cost.groups) group.leading_matrices = 1;
+  Recipe r;
+  r.batch = {.global = 96, .micro = 8};
+  r.precision.gather = GatherType::int8;
+  r.precision.reduce = ReduceType::int4;
+  for (const Row& row : kRows) {
+    CAPTURE(row.ranks, row.second);
+    r.parallel.zero = {.stage = 3, .second_shard = row.ranks == 1 ? 0 : row.second};
+    const Strategy strategy = make_strategy(r, cost, row.ranks, cpu());
+    const PlanReport plan = make_plan("zeropp", r, strategy, cost, cpu());
+    CHECK(plan.wires == row.text);
+    CHECK(plan_text(plan, strategy, cost).find(row.text) != std::string::npos);
+    // What it says of gradients is what they do.
+    const bool coded = std::ranges::any_of(plan.step.collectives, [](const CollectiveUse& use) {
+      return use.name.find("all-to-all") != std::string::npos;
+    });
+    CHECK(coded == (plan.wires.find("gradients travel as int4") != std::string::npos));
+  }
+  CHECK(make_plan("plain", Recipe{.batch = r.batch},
+                  make_strategy(Recipe{.batch = r.batch}, cost, 2, cpu()), cost, cpu())
+            .wires.empty());
+}
+
 TEST_CASE("the plan says of each form whether it pays", "[plan]") {
   Recipe r;
   r.batch = {.global = 16 * 64, .micro = 64};

@@ -61,6 +61,7 @@ TEST_CASE("the nearest word forgives a slip and no more", "[recipe]") {
   CHECK(nearest("gloabl", words) == "global");
   CHECK(nearest("rl", words) == "lr");
   CHECK(nearest("width", words).empty());
+  CHECK(nearest("bloom-7b", {"bloom-3b", "bloom-7b1"}) == "bloom-7b1");  // both are one slip away
   CHECK(nearest("", words).empty());
   CHECK(nearest(std::string(100000, 'g'), words).empty());
 }

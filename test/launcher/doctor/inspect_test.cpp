@@ -167,6 +167,8 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
   SECTION("old driver") {
     at.driver_cuda = 12040;
     CHECK(says(at, Level::error, "driver 580.65.06 runs CUDA up to 12.4, the engine needs 13.0"));
+    for (const Finding& finding : examine(at))
+      CHECK(finding.advice.find("older CUDA") == std::string::npos);
   }
   SECTION("leftover memory") {
     at.gpus[1].used_bytes = 61 * kGiB;

@@ -1,0 +1,153 @@
+#include "cmd/needed_files.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "engine/base/input_file.h"
+#include "engine/base/output.h"
+#include "engine/weights/weight_folder.h"
+#include "launcher/base/redact.h"
+#include "recipes/schema/datasets.h"
+#include "recipes/schema/families.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FilesSearch {
+ public:
+  explicit FilesSearch(const LoadedRecipe& loaded) : loaded_(loaded), recipe_(loaded.recipe) {}
+
+  std::vector<Diagnostic> all() {
+    look("data.path", [this] { data(); });
+    look("model.weights", [this] { weights(); });
+    look("data.tokenizer", [this] { tokenizer(); });
+    look("lora.weights", [this] { adapter(); });
+    return std::move(missing_);
+  }
+
+ private:
+  void look(const std::string& key, const std::function<void()>& search) {
+    try {
+      search();
+    } catch (const Error& error) {
+      add(key, error.what(), error.hint());
+    }
+  }
+  void add(const std::string& key, std::string message, std::string hint) {
+    std::string origin = loaded_.file;
+    for (const Origin& one : loaded_.origins) {
+      if (one.path == key && one.origin != "default") origin = one.origin;
+    }
+    missing_.push_back(
+        {.file = origin, .path = key, .message = std::move(message), .hint = std::move(hint)});
+  }
+
+  void data() {
+    const DataConfig& data = recipe_.data;
+    const DatasetRow& row = dataset_row(data.name);
+    if (data.path.empty() && !row.needs_path) return;
+    const std::string hint = fmt::format(
+        "{}: {}; name another place with --set data.path=... (recipes read "
+        "DSTRAIN_DATA); recipes with _random_ in their names need no data",
+        row.spelling, row.text);
+    if (data.path.empty()) return add("data.path", "is empty", hint);
+    const bool images = row.needs_path && row.modality == Modality::images;
+    const PathKind kind = path_kind(data.path);
+    if (kind == PathKind::nothing)
+      return add("data.path", fmt::format("'{}' is not there", data.path), hint);
+    if (images && kind != PathKind::folder)
+      return add("data.path", fmt::format("'{}' is not a folder", data.path), hint);
+    std::vector<std::string> lacking;
+    for (const std::string_view name : row.files) {
+      // A pack has the images; what it was made of may be gone.
+      if (name == "images" && data.pack != Pack::none) continue;
+      if (!path_exists(fs::path(data.path) / name)) lacking.emplace_back(name);
+    }
+    if (!lacking.empty())
+      add("data.path", fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
+  }
+
+  void weights() {
+    if (!recipe_.model.weights.empty()) (void)WeightFolder(recipe_.model.weights);
+  }
+
+  /// Of text in files; the folder of the weights has it where the recipe names none.
+  void tokenizer() {
+    const DataConfig& data = recipe_.data;
+    if (!reads(dataset_row(data.name), "data.tokenizer")) return;
+    const bool own = !data.tokenizer.empty();
+    const fs::path place = own ? data.tokenizer : recipe_.model.weights;
+    const char* hint = "name the model's folder, or a tokenizer.json, in data.tokenizer";
+    if (place.empty())
+      return add("data.tokenizer", "no tokenizer: data.tokenizer and model.weights are empty",
+                 hint);
+    const fs::path file = path_kind(place) == PathKind::folder ? place / "tokenizer.json" : place;
+    if (!path_exists(file))
+      add(own ? "data.tokenizer" : "model.weights",
+          fmt::format("'{}' has no tokenizer: {} is not there", place.string(), file.string()),
+          hint);
+  }
+
+  void adapter() {
+    if (recipe_.lora.weights.empty()) return;
+    for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+      const fs::path file = fs::path(recipe_.lora.weights) / name;
+      if (!path_exists(file))
+        return add("lora.weights", fmt::format("{} is not there", file.string()),
+                   "name the folder of an adapter of PEFT");
+    }
+  }
+
+  const LoadedRecipe& loaded_;
+  const Recipe& recipe_;
+  std::vector<Diagnostic> missing_;
+};
+
+}  // namespace
+
+std::vector<Diagnostic> missing_files(const LoadedRecipe& loaded) {
+  return FilesSearch(loaded).all();
+}
+
+void look_for_files(const LoadedRecipe& loaded, const FilesLook& look) {
+  // The launcher refuses a recipe that holds a secret; nothing of it is printed before.
+  if (std::ranges::any_of(loaded.variables, launcher::is_secret_name) ||
+      !launcher::Redactor(launcher::own_environment()).find(resolved_yaml(loaded)).empty())
+    return;
+  std::vector<Diagnostic> missing = missing_files(loaded);
+  if (look.resumes)
+    std::erase_if(missing, [](const Diagnostic& one) {
+      return one.path == "model.weights" || one.path == "lora.weights";
+    });
+  if (missing.empty()) return;
+  if (!look.ranks_here) {
+    for (Diagnostic& one : missing) {
+      one.severity = Severity::warning;
+      one.message = "on this machine " + one.message;
+      print_error("{}\n", format(one));
+    }
+    return;
+  }
+  if (missing.size() == 1)
+    throw Error(ErrorKind::data,
+                fmt::format("{}: {}: {}", missing[0].file, missing[0].path, missing[0].message),
+                missing[0].hint);
+  std::vector<std::string> keys;
+  for (const Diagnostic& one : missing) {
+    print_error("{}\n", format(one));
+    keys.push_back(one.path);
+  }
+  throw Error(ErrorKind::data,
+              fmt::format("{} names what is not there: {}", loaded.name, fmt::join(keys, ", ")),
+              "no rank was started");
+}
+
+}  // namespace dstrain
