@@ -4,26 +4,29 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import sys
 import tempfile
 import time
 
 from support import ROOT, expect_success, run
 
-CHROMIUM = "/usr/bin/chromium"
+BROWSERS = ["chromium", "chromium-browser", "google-chrome"]
 HOSTILE = "<img src=x onerror=console.log(1)>\"'&\u202e"
 
 
 def browser_or_skip():
+    """What drives a browser, and where the browser is."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
-    except ImportError:
-        print("skipped: pip install playwright")
+    except ImportError as missing:
+        print(f"skipped: {missing} (scripts/setup --tests)")
         sys.exit(77)
-    if not os.path.exists(CHROMIUM):
-        print(f"skipped: {CHROMIUM} is not there (apt-get install chromium)")
+    if path is None:
+        print(f"skipped: none of {', '.join(BROWSERS)} is there (scripts/setup --tests)")
         sys.exit(77)
-    return sync_playwright
+    return sync_playwright, path
 
 
 def write_lines(path, objects):
@@ -232,12 +235,13 @@ def main():
                 report = json.loads(expect_success(run("report", *chosen, "--no-predict", "--json")))
                 check_numbers(page, report)
                 pages.append((page, report))
-            sync_playwright = browser_or_skip()
-            for page, report in pages:
-                with sync_playwright() as playwright:
-                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            sync_playwright, path = browser_or_skip()
+            with sync_playwright() as playwright:
+                # Chromium starts for root, as which CI runs, without its sandbox alone.
+                browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+                for page, report in pages:
                     check_page(browser, page, report, folder)
-                    browser.close()
+                browser.close()
 
 
 if __name__ == "__main__":
