@@ -344,7 +344,8 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   if (!evaluates(recipe_)) return;
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
-  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, progress);
+  // What the test split holds has just been said.
+  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
   if (prompts_.empty()) return;
   tokenizer_ = Tokenizer::open(recipe_.data.tokenizer.empty() ? recipe_.model.weights
                                                               : recipe_.data.tokenizer);
