@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_plan.h"
 #include "recipes/schema/load.h"
@@ -44,7 +45,7 @@ Command add_recipe_fits(CLI::App& root) {
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   app->add_option("--ranks", options->ranks,
                   "Ranks in the world. Default: the fewest that the recipe's axes need.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   add_overrides(*app, options->overrides);
   return {app, [options] { return check_fits(*options); }};
 }

@@ -91,7 +91,8 @@ Command add_report(CLI::App& root) {
   app->footer(
       "Several runs are compared with the first one, or with --baseline; runs of equal recipes "
       "are\n"
-      "repeats, paired in the order given.\n"
+      "repeats, paired in the order given; runs of another model or of other samples are not "
+      "compared.\n"
       "Example: dstrain report runs/quickstart-20261123T024220Z-5b2cc1 --format html -o "
       "report.html");
   app->add_option("runs", options->runs, "Folders of runs.")->required()->check(input_folder());

@@ -114,7 +114,7 @@ Command add_trace_analyze(CLI::App& root) {
       "Example: dstrain trace analyze runs/quickstart-20260101-000000-1a2b --steps 4-6 --by "
       "action");
   app->add_option("source", options->sources,
-                  "Runs, folders with traces, or files (.json, .json.gz, .json.zst).")
+                  "Runs, folders with traces, or files (.json, .json.gz, .json.zst; a ZIP of them).")
       ->required();
   app->add_option("--steps", options->steps, "Only these steps: A-B or A. Default: all.");
   app->add_option("--ranks", options->ranks, "Only these ranks: 0,2-4. Default: all.");

@@ -116,7 +116,7 @@ Command add_trace_merge(CLI::App& root) {
       "aligned.\n"
       "Example: dstrain trace merge runs/quickstart-20261121-101500-3fa2c1 --steps 4-5");
   app->add_option("source", options->sources,
-                  "A run, a folder of traces, or traces (.json, .json.gz, .json.zst).")
+                  "A run, a folder or a ZIP of traces, or traces (.json, .json.gz, .json.zst).")
       ->required();
   app->add_option("-o,--output", options->output,
                   "File to write; .gz and .zst are compressed (Perfetto reads no .zst). Default: "

@@ -33,7 +33,10 @@ struct StepMetrics {
   double step_s = 0;
   double smoothed_step_s = 0;     ///< over the last steps
   double remaining_s = 0;         ///< until the end of the run
-  std::int64_t memory_bytes = 0;  ///< allocated on rank 0 at the peak
+  // On the device of rank 0, as its allocator said last; 0 on a CPU.
+  std::int64_t memory_bytes = 0;            ///< allocated at the peak
+  std::int64_t memory_allocated_bytes = 0;  ///< between two steps
+  std::int64_t memory_reserved_bytes = 0;   ///< held from the driver
   // Of rank 0, in seconds, where the step was timed; else nan.
   double forward_s = kUnknown;
   double backward_s = kUnknown;

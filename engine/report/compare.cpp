@@ -1,8 +1,10 @@
 #include "engine/report/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -20,6 +22,27 @@ constexpr double kLossTolerance = 0.02;  // of the baseline's loss
 bool is_about_the_run(std::string_view key) {
   return key == "run.output" || key == "run.seed" || key.starts_with("trace.") ||
          key.starts_with("metrics.");
+}
+
+/// Keys of the model that change neither its arithmetic nor its size.
+bool leaves_the_model(std::string_view key) {
+  static constexpr std::array<std::string_view, 8> kKeys = {
+      "model.weights", "model.dropout",      "model.drop_path", "model.planned_load",
+      "model.upcycle", "model.balance_loss", "model.z_loss",    "model.member_weights"};
+  return std::ranges::find(kKeys, key) != kKeys.end();
+}
+
+/// Keys of the data by which a sample takes more or less work.
+constexpr std::array<std::string_view, 5> kSampleKeys = {"data.name", "data.sequence",
+                                                         "data.frames", "data.packing",
+                                                         "data.too_long"};
+/// Those by which losses are of other samples or targets.
+constexpr std::array<std::string_view, 7> kLossKeys = {
+    "data.path",     "data.subset",   "data.loss",  "data.prompt",
+    "data.response", "data.tokenizer", "data.test_share"};
+
+bool differ(const RunFigures& a, const RunFigures& b, std::string_view key) {
+  return setting(a.data, key) != setting(b.data, key);
 }
 
 std::string variant_key(const RunFigures& run) {
@@ -78,6 +101,9 @@ double global_batch(const RunFigures& run) {
 
 LossParity loss_parity(const RunFigures& base, const RunFigures& test) {
   LossParity parity;
+  if (std::ranges::any_of(kLossKeys,
+                          [&](std::string_view key) { return differ(base, test, key); }))
+    return parity;
   const double of_base = global_batch(base);
   const double of_test = global_batch(test);
   if (!(of_base > 0) || !(of_test > 0) || base.data.steps.empty() || test.data.steps.empty())
@@ -169,6 +195,22 @@ std::string short_name(const std::string& name) {
 
 }  // namespace
 
+std::vector<std::string> other_task(const RunFigures& base, const RunFigures& test) {
+  std::vector<std::string> keys;
+  const auto add = [&](const std::string& key) {
+    if (differ(base, test, key) && std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  };
+  for (const RunFigures* run : {&base, &test}) {
+    for (const auto& [key, value] : run->data.settings)
+      if (key.starts_with("model.") && !leaves_the_model(key)) add(key);
+  }
+  for (const std::string_view key : kSampleKeys) add(std::string(key));
+  const std::string of_base = text(base.data.plan, "model"), of_test = text(test.data.plan, "model");
+  if (keys.empty() && !of_base.empty() && !of_test.empty() && of_base != of_test)
+    keys.emplace_back("model");
+  return keys;
+}
+
 Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_t>& base,
                 const std::vector<std::size_t>& test) {
   Variant variant{.name = {}, .runs = test, .parity = {}, .verdict = {}};
@@ -180,6 +222,10 @@ Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_
   if (base == test) {
     variant.speed = {.value = 1};
     variant.verdict = "baseline";
+    return variant;
+  }
+  if (const auto keys = other_task(all[base.front()], all[test.front()]); !keys.empty()) {
+    variant.verdict = fmt::format("not compared: another {}", fmt::join(keys, ", "));
     return variant;
   }
   std::vector<double> of_base;

@@ -15,12 +15,17 @@ struct LossParity {
   double variant = kUnknown;
 };
 
+/// Settings in which two runs differ so that neither their rates nor their losses say anything of
+/// each other: the model and what a sample is. "model" where only plan.json tells it.
+[[nodiscard]] std::vector<std::string> other_task(const RunFigures& base, const RunFigures& test);
+
 /// Runs of one recipe on one number of ranks and kind of device.
 struct Variant {
   std::string name;
   std::vector<std::size_t> runs;         ///< in Report::runs, in the order given
   double samples_per_s = kUnknown;       ///< median of the runs
-  Estimate speed = {.value = kUnknown};  ///< samples/s beside the baseline; of the baseline 1
+  /// Samples/s beside the baseline; of the baseline 1; unknown where other_task() names something.
+  Estimate speed = {.value = kUnknown};
   LossParity parity;
   std::string verdict;
 };

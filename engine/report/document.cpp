@@ -28,8 +28,11 @@ void write_lead(Writer& w) {
   w.document.lead = first.sentence;
   if (w.report.variants.size() > 1) {
     const Variant& variant = w.report.variants[1];
-    w.document.lead = fmt::format("{}: {} beside the baseline, {}.", variant.name,
-                                  ratio_words(variant.speed), variant.verdict);
+    w.document.lead =
+        std::isfinite(variant.speed.value)
+            ? fmt::format("{}: {} beside the baseline, {}.", variant.name,
+                          ratio_words(variant.speed), variant.verdict)
+            : fmt::format("{}: {}.", variant.name, variant.verdict);
     if (w.report.variants.size() > 2)
       w.document.lead += fmt::format(" {} variants in all.", w.report.variants.size());
   }
@@ -61,7 +64,8 @@ void write_comparison(Writer& w) {
   section.blocks.push_back(
       Paragraph{"Intervals of 95 %: Student's t on the logs of paired ratios. Faster: the interval "
                 "excludes 1, "
-                "the gain exceeds 1 % and the loss is that of the baseline."});
+                "the gain exceeds 1 % and the loss is that of the baseline. Runs of another model, "
+                "or of other samples, are not compared."});
 }
 
 void write_runs(Writer& w) {
@@ -87,20 +91,20 @@ void write_runs(Writer& w) {
     return number_cell(i, "last_step", static_cast<double>(r.last_step),
                        fmt::format("{} ({})", r.last_step, r.num_steady));
   });
-  row("samples/s", [](std::size_t i, Run r) {
+  row("samples/s, median", [](std::size_t i, Run r) {
     return number_cell(i, "samples_per_s.value", r.samples_per_s.value,
                        with_interval(r.samples_per_s, rate_words));
   });
-  row("tokens/s", [](std::size_t i, Run r) {
+  row("tokens/s, median", [](std::size_t i, Run r) {
     return number_cell(i, "tokens_per_s", r.tokens_per_s, rate_words(r.tokens_per_s));
   });
-  row("step", [](std::size_t i, Run r) {
+  row("step, median", [](std::size_t i, Run r) {
     return number_cell(i, "step_s.value", r.step_s.value, with_interval(r.step_s, time_words));
   });
   row("step as planned", [](std::size_t i, Run r) {
     return number_cell(i, "planned_step_s", r.planned_step_s, time_words(r.planned_step_s));
   });
-  row("MFU", [](std::size_t i, Run r) { return number_cell(i, "mfu", r.mfu, share_words(r.mfu)); });
+  row("MFU, median", [](std::size_t i, Run r) { return number_cell(i, "mfu", r.mfu, share_words(r.mfu)); });
   row("loss, last tenth", [](std::size_t i, Run r) {
     return number_cell(i, "final_loss", r.final_loss, number_words(r.final_loss));
   });
@@ -117,8 +121,11 @@ void write_runs(Writer& w) {
     return number_cell(i, "not_finite", static_cast<double>(r.not_finite),
                        r.not_finite == 0 ? "" : fmt::to_string(r.not_finite));
   });
-  row("memory peak", [](std::size_t i, Run r) {
+  row("memory allocated, peak", [](std::size_t i, Run r) {
     return number_cell(i, "memory_peak", r.memory_peak, bytes_words(r.memory_peak));
+  });
+  row("memory reserved", [](std::size_t i, Run r) {
+    return number_cell(i, "memory_reserved", r.memory_reserved, bytes_words(r.memory_reserved));
   });
   row("memory planned", [](std::size_t i, Run r) {
     return number_cell(i, "memory_planned", r.memory_planned, bytes_words(r.memory_planned));
@@ -128,9 +135,8 @@ void write_runs(Writer& w) {
   });
   section.blocks.push_back(std::move(table));
   section.blocks.push_back(
-      Paragraph{"Rates are medians of steady steps: without warm-up, traced, evaluation and "
-                "checkpoint steps and "
-                "the step after each; in brackets 95 % by moving-block bootstrap."});
+      Paragraph{"Medians of steady steps: without warm-up, traced, evaluation and checkpoint steps "
+                "and the step after each; in brackets 95 % by moving-block bootstrap."});
 }
 
 /// Of all runs together, so that a page of many stays small.
@@ -158,7 +164,7 @@ void write_losses(Writer& w) {
         w.report.runs.size() == 1 ? "Where the time goes" : "Where the time goes: " + run.label,
         i > 0);
     if (!run.lost.empty()) {
-      Table table = {.header = {"largest losses", "a step", "share"}, .rows = {}};
+      Table table = {.header = {"largest losses", "a step, mean", "share"}, .rows = {}};
       for (std::size_t k = 0; k < run.lost.size(); ++k) {
         const LostTime& lost = run.lost[k];
         table.rows.push_back(
@@ -189,13 +195,13 @@ void write_losses(Writer& w) {
       section.blocks.push_back(Paragraph{"No advice: no rule fired."});
     }
     if (run.mean_split.step_s > 0) {
-      Bars bars = {.unit = "of a step", .rows = {}};
+      Bars bars = {.unit = "of a step, mean", .rows = {}};
       StackedBars chart = {.title = "Split of a step",
                            .description = "Mean of the steady steps of each rank, in milliseconds",
                            .unit = "ms",
                            .parts = {},
                            .rows = {}};
-      Table table = {.header = {"rank", "step"}, .rows = {}};
+      Table table = {.header = {"rank", "step, mean"}, .rows = {}};
       for (std::size_t part = 0; part < kParts; ++part) {
         bars.rows.emplace_back(part_name(part), run.mean_split.parts[part] / run.mean_split.step_s);
         chart.parts.emplace_back(part_name(part));
@@ -220,6 +226,9 @@ void write_losses(Writer& w) {
       else
         section.blocks.push_back(std::move(bars));
       if (w.pictures) section.blocks.push_back(std::move(table));
+      section.blocks.push_back(
+          Paragraph{"Means of the steady steps that were timed, of each rank; a mean is above the "
+                    "median where few steps take long."});
     }
     if (!run.data.timeline.events.empty() && w.pictures) {
       section.blocks.push_back(Paragraph{
@@ -267,7 +276,8 @@ void write_curves(Writer& w) {
                 .lines = lines_of(w.report, &StepRow::samples_per_s)},
                1);
   LineChart memory = {.title = "Memory",
-                      .description = "Peak of the device's memory by step, beside the plan",
+                      .description = "Peak of the allocated device memory by step, what the "
+                                     "allocator held, and the plan",
                       .x_label = "step",
                       .y_label = "GiB",
                       .from_zero = true,
@@ -279,7 +289,14 @@ void write_curves(Writer& w) {
       if (row.memory_bytes > 0)
         line.points.push_back({static_cast<double>(row.step), row.memory_bytes / (1 << 30)});
     }
+    Line reserved = {.name = run.label + ", reserved", .points = {}};
+    for (const StepRow& row : run.data.steps) {
+      if (row.reserved_bytes > 0)
+        reserved.points.push_back(
+            {static_cast<double>(row.step), row.reserved_bytes / (1 << 30)});
+    }
     memory.lines.push_back(std::move(line));
+    if (!reserved.points.empty()) memory.lines.push_back(std::move(reserved));
     if (std::isfinite(run.memory_planned) && !run.data.steps.empty())
       memory.lines.push_back(
           {.name = run.label + ", planned",
@@ -481,6 +498,7 @@ Document make_document(const Report& report, bool pictures) {
   write_comparison(w);
   write_runs(w);
   write_losses(w);
+  write_evaluations(w);
   write_traced_steps(w);
   write_curves(w);
   write_devices(w);

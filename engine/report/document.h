@@ -14,6 +14,7 @@ struct Cell {
   std::string text;
   std::string figure = {};
   double value = kUnknown;
+  std::string whole = {};  ///< what the text is short for; shown at the pointer
 };
 struct Table {
   std::vector<std::string> header;

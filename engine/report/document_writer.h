@@ -30,6 +30,8 @@ struct Writer {
 [[nodiscard]] Cell number_cell(std::size_t run, std::string_view figure, double value,
                                std::string words);
 
+/// Each evaluation of the test split.
+void write_evaluations(Writer& w);
 /// Where the time of the steps went whose kernels were recorded.
 void write_traced_steps(Writer& w);
 /// CPU and memory of the ranks, host by host.

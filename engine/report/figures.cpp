@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "engine/report/words.h"
 
@@ -175,10 +176,14 @@ HostFigures host_figures(std::string host, const std::vector<CpuSample>& samples
       .host = std::move(host), .samples = samples.size(), .gpu_peak_mib = gpu_peak_mib};
   std::vector<double> cpu;
   std::vector<double> memory;
+  double before_s = INFINITY;
   for (const CpuSample& sample : samples) {
-    cpu.push_back(sample.share);
+    // The first sample of a process, also after a resume, has nothing to be measured against.
+    if (sample.elapsed_s > std::exchange(before_s, sample.elapsed_s)) {
+      cpu.push_back(sample.share);
+      figures.cpu_peak = std::fmax(figures.cpu_peak, sample.share);
+    }
     memory.push_back(sample.resident_mib);
-    figures.cpu_peak = std::fmax(figures.cpu_peak, sample.share);
     figures.memory_peak_mib = std::fmax(figures.memory_peak_mib, sample.resident_mib);
   }
   figures.cpu_mean = mean_finite(cpu);
@@ -276,6 +281,8 @@ RunFigures run_figures(RunData run) {
     if (i + std::max<std::size_t>(1, data.steps.size() / 10) >= data.steps.size())
       last_losses.push_back(row.loss);
     if (row.memory_bytes > 0) f.memory_peak = std::fmax(f.memory_peak, row.memory_bytes);
+    if (row.reserved_bytes > 0)
+      f.memory_reserved = std::fmax(f.memory_reserved, row.reserved_bytes);
     if (row.skipped_steps > 0)
       f.skipped = std::max(f.skipped, static_cast<std::int64_t>(std::min(row.skipped_steps, 1e15)));
   }
@@ -284,6 +291,7 @@ RunFigures run_figures(RunData run) {
   for (const RankTimings& rank : data.ranks) {
     for (const TimingRow& row : rank.rows) {
       if (row.peak > 0) f.memory_peak = std::fmax(f.memory_peak, row.peak);
+      if (row.reserved > 0) f.memory_reserved = std::fmax(f.memory_reserved, row.reserved);
     }
   }
   if (data.plan.is_object() && data.plan.contains("memory")) {

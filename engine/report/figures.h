@@ -86,7 +86,8 @@ struct RunFigures {
   std::int64_t last_step = 0;
   std::int64_t not_finite = 0;  ///< steps whose loss is nan or infinite
   std::int64_t skipped = 0;
-  double memory_peak = kUnknown;     ///< bytes, of the devices; kUnknown on a CPU
+  double memory_peak = kUnknown;      ///< bytes, of the devices; kUnknown on a CPU
+  double memory_reserved = kUnknown;  ///< bytes that the allocator held, at the peak
   double memory_planned = kUnknown;  ///< bytes
   double memory_device = kUnknown;
   double planned_step_s = kUnknown;

@@ -52,6 +52,8 @@ struct HtmlBlock {
         if (!row[i].figure.empty() && std::isfinite(row[i].value))
           out += fmt::format(" data-figure=\"{}\" data-value=\"{}\"", escape_html(row[i].figure),
                              row[i].value);
+        if (!row[i].whole.empty() && row[i].whole != row[i].text)
+          out += fmt::format(" title=\"{}\"", escape_html(row[i].whole));
         out += ">" + escape_html(row[i].text) + "</td>";
       }
       out += "</tr>\n";

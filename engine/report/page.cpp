@@ -5,25 +5,29 @@ namespace dstrain::report {
 // Colours of series: Okabe and Ito's palette, which people with any colour vision tell apart.
 std::string_view page_style() {
   return R"css(
-:root { color-scheme: light dark; --back: #fcfcfb; --text: #1d2126; --dim: #626a73; --rule: #dfe3e6; --card: #ffffff;
+:root { color-scheme: light dark; --back: #fcfcfb; --text: #1d2126; --dim: #626a73; --rule: #dfe3e6; --card: #ffffff; --shade: rgba(0, 0, 0, .22);
   --c0: #0072b2; --c1: #e69f00; --c2: #009e73; --c3: #cc79a7; --c4: #56b4e9; --c5: #d55e00; --c6: #7a6f00; --c7: #8a8f94; }
 @media (prefers-color-scheme: dark) {
-  :root { --back: #14171a; --text: #e4e7ea; --dim: #9aa3ab; --rule: #2d3338; --card: #1b1f23;
+  :root { --back: #14171a; --text: #e4e7ea; --dim: #9aa3ab; --rule: #2d3338; --card: #1b1f23; --shade: rgba(0, 0, 0, .7);
     --c0: #4aa8e0; --c1: #f0b53c; --c2: #2fc49b; --c3: #dd95bd; --c4: #8ccdf2; --c5: #f08048; --c6: #d8cd4a; --c7: #858c92; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--text); font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 900px; margin: 0 auto; padding: 28px 20px 60px; }
+main { max-width: 1100px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 15px; font-weight: 500; color: var(--dim); margin: 0 0 6px; overflow-wrap: anywhere; }
 p.lead { color: var(--text); font-size: 23px; line-height: 1.35; font-weight: 600; margin: 0 0 24px; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 14px 18px 16px; margin: 14px 0; }
 h2 { font-size: 17px; font-weight: 600; margin: 0 0 10px; overflow-wrap: anywhere; }
 details > summary { cursor: pointer; } details > summary h2 { display: inline; }
 p { margin: 8px 0; color: var(--dim); font-size: 13.5px; } ul { margin: 8px 0; padding-left: 20px; } li { margin: 4px 0; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; margin: 8px 0; }
+/* A table that is wider than its card is scrolled; a shadow at the edge says that there is more. */
+.wide { overflow-x: auto; margin: 8px 0; scrollbar-width: thin; background:
+  linear-gradient(to right, var(--card) 30%, transparent) left / 40px 100% no-repeat local, linear-gradient(to left, var(--card) 30%, transparent) right / 40px 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 14px 100% no-repeat scroll, linear-gradient(to left, var(--shade), transparent) right / 14px 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th { font-weight: 500; color: var(--dim); text-align: left; vertical-align: bottom; } td:first-child { color: var(--dim); }
-th, td { padding: 4px 18px 4px 0; border-bottom: 1px solid var(--rule); max-width: 340px; overflow-wrap: break-word; }
-tr:last-child td { border-bottom: 0; } td.n, th.n { text-align: right; white-space: nowrap; }
+th, td { padding: 4px 14px 4px 0; border-bottom: 1px solid var(--rule); max-width: 400px; overflow-wrap: break-word; }
+th:first-child, td:first-child { position: sticky; left: 0; background: var(--card); } th:last-child, td:last-child { padding-right: 2px; } td[title] { overflow-wrap: anywhere; min-width: 190px; }
+tr:last-child td { border-bottom: 0; } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
 figure { margin: 14px 0 6px; } figcaption { font-size: 13.5px; font-weight: 600; margin-bottom: 2px; }
 svg.chart { width: 100%; height: auto; display: block; } svg.chart:focus-visible, .key:focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
 .t { font-size: 11.5px; fill: var(--text); } .mid { text-anchor: middle; } .end { text-anchor: end; } .dim { fill: var(--dim); }
@@ -117,7 +121,7 @@ for (const chart of document.querySelectorAll('svg.lines')) {
   });
 }
 
-for (const chart of document.querySelectorAll('svg.bars, svg.heat, svg.timeline')) {
+for (const chart of document.querySelectorAll('svg.bars, svg.heat, svg.timeline, svg.durations')) {
   chart.addEventListener('pointermove', e => {
     const title = e.target.tagName === 'rect' ? e.target.querySelector('title') || e.target.firstChild : null;
     if (e.target.tagName === 'rect' && !e.target.dataset.text && title) {

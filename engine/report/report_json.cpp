@@ -80,7 +80,9 @@ Json run_json(const RunFigures& run) {
                 known(data.evaluations.empty() ? kUnknown : data.evaluations.back().accuracy)},
                {"not_finite", run.not_finite},
                {"skipped_steps", run.skipped},
+               {"evaluations", Json::array()},
                {"memory_peak", known(run.memory_peak)},
+               {"memory_reserved", known(run.memory_reserved)},
                {"memory_planned", known(run.memory_planned)},
                {"memory_device", known(run.memory_device)},
                {"part_names", Json::array()},
@@ -97,6 +99,17 @@ Json run_json(const RunFigures& run) {
   put_path(json, "path", data.path);
   for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
   for (const RankSplit& split : run.split) json["split"].push_back(split_json(split));
+  for (const EvaluationRow& row : data.evaluations)
+    json["evaluations"].push_back({{"step", row.step},
+                                   {"epoch", known(row.epoch)},
+                                   {"training_loss", known(row.training_loss)},
+                                   {"loss", known(row.loss)},
+                                   {"accuracy", known(row.accuracy)},
+                                   {"top5", known(row.top5)},
+                                   {"ema_loss", known(row.ema_loss)},
+                                   {"ema_accuracy", known(row.ema_accuracy)},
+                                   {"seconds", known(row.seconds)},
+                                   {"samples_per_s", known(row.samples_per_s)}});
   for (const LostTime& lost : run.lost)
     json["lost"].push_back(
         {{"what", lost.what}, {"seconds", known(lost.seconds)}, {"share", known(lost.share)}});

@@ -53,6 +53,22 @@ void keep_last_of_step(std::vector<Row>& rows) {
   rows = std::move(kept);
 }
 
+/// What an evaluation is beside the steps before it.
+void add_to_evaluations(RunData& run) {
+  auto step = run.steps.begin();
+  for (EvaluationRow& row : run.evaluations) {
+    double sum = 0, count = 0;
+    for (; step != run.steps.end() && step->step <= row.step; ++step) {
+      if (!std::isfinite(step->loss)) continue;
+      sum += step->loss;
+      ++count;
+    }
+    if (count > 0) row.training_loss = sum / count;
+    const int models = std::isfinite(row.ema_loss) ? 2 : 1;
+    if (row.seconds > 0) row.samples_per_s = models * row.samples / row.seconds;
+  }
+}
+
 void read_metrics(RunData& run, const fs::path& path) {
   each_line(run, path, [&](const json& line) {
     const auto step = step_of(line);
@@ -69,11 +85,14 @@ void read_metrics(RunData& run, const fs::path& path) {
                            .mfu = number(line, "mfu"),
                            .step_s = number(line, "step_s"),
                            .memory_bytes = number(line, "memory_bytes"),
+                           .reserved_bytes = number(line, "memory_reserved_bytes"),
                            .skipped_steps = number(line, "skipped_steps")});
     } else if (kind == "evaluation") {
       run.evaluations.push_back({.step = *step,
+                                 .epoch = number(line, "epoch"),
                                  .loss = number(line, "loss"),
                                  .accuracy = number(line, "accuracy"),
+                                 .top5 = number(line, "top5"),
                                  .ema_loss = number(line, "ema_loss"),
                                  .ema_accuracy = number(line, "ema_accuracy"),
                                  .samples = number(line, "samples"),
@@ -83,12 +102,14 @@ void read_metrics(RunData& run, const fs::path& path) {
   });
   keep_last_of_step(run.steps);
   keep_last_of_step(run.evaluations);
+  add_to_evaluations(run);
 }
 
-/// 0 where it is missing or not a finite number that a time or a size may be.
+/// 0 where it is missing or no number that a time or a size may be; sums of these stay finite.
 double amount(const json& object, const char* key) {
+  constexpr double kMost = 1e18;
   const double value = number(object, key);
-  return std::isfinite(value) && value > 0 ? value : 0;
+  return value > 0 && value <= kMost ? value : 0;
 }
 
 bool read_timing(const json& line, RankTimings& rank) {
@@ -112,6 +133,7 @@ bool read_timing(const json& line, RankTimings& rank) {
                    .waits_in_update_s = amount(waits_in, "update"),
                    .wait_copy_in_s = amount(wait, "copy_in"),
                    .exposed_comm_s = amount(line, "exposed_comm_s"),
+                   .reserved = amount(line, "reserved"),
                    .peak = amount(line, "peak"),
                    .host_rss = amount(line, "host_rss"),
                    .traced = line.contains("traced") && line["traced"] == true};

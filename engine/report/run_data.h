@@ -26,18 +26,24 @@ struct StepRow {
   double tokens_per_s = kUnknown;
   double mfu = kUnknown;
   double step_s = kUnknown;
-  double memory_bytes = kUnknown;
+  double memory_bytes = kUnknown;    ///< allocated at the peak
+  double reserved_bytes = kUnknown;  ///< held by the allocator
   double skipped_steps = kUnknown;
 };
 
 struct EvaluationRow {
   std::int64_t step = 0;
+  double epoch = kUnknown;
   double loss = kUnknown;
   double accuracy = kUnknown;
+  double top5 = kUnknown;
   double ema_loss = kUnknown;  ///< of the average of the weights
   double ema_accuracy = kUnknown;
   double samples = kUnknown;
   double seconds = kUnknown;
+  // Of these and of the steps.
+  double samples_per_s = kUnknown;  ///< both models, where the average is evaluated, too
+  double training_loss = kUnknown;  ///< mean since the evaluation before
 };
 
 /// A line of ranks/rank0000.jsonl, in seconds and bytes.
@@ -57,6 +63,7 @@ struct TimingRow {
   double waits_in_norm_s = 0, waits_in_update_s = 0;  ///< of these and of norm_s and update_s
   double wait_copy_in_s = 0;
   double exposed_comm_s = 0;
+  double reserved = 0;
   double peak = 0;
   double host_rss = 0;
   bool traced = false;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "engine/base/printable.h"
+#include "engine/report/kernel_name.h"
 #include "engine/report/words.h"
 
 namespace dstrain::report {
@@ -121,6 +122,8 @@ std::vector<double> axis_ticks(double low, double high, int count) {
   if (!(high > low) || count < 1) return {low};
   const double rough = (high - low) / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
+  // Numbers at the ends of what a double holds have no round ones near.
+  if (!(power > 0) || !std::isfinite(power * 10)) return {low, high};
   double step = power * 10;
   for (const double nice : {1.0, 2.0, 5.0}) {
     if (nice * power >= rough) {
@@ -276,6 +279,80 @@ std::string draw_heat_map(const HeatMap& chart) {
   out += svg_text(kLeft + kPlotWidth / 2, bottom + 32, "t mid dim",
                   fmt::format("weak colour: {} {}, strong: {} {}", number_words(low), chart.unit,
                               number_words(high), chart.unit));
+  return out + "</svg>";
+}
+
+std::string draw_durations(const DurationChart& chart) {
+  if (chart.rows.empty()) return {};
+  double low = INFINITY, high = 0;
+  for (const Durations& row : chart.rows) {
+    low = std::min({low, row.from_s, row.quantiles_s.front()});
+    high = std::max({high, row.to_s, row.quantiles_s.back()});
+  }
+  low = std::clamp(low, 1e-9, 1e9);
+  high = std::max(high, low * 1.25);
+  const double left = 230, width = kWidth - left - kRight;
+  const double row_height = 36, top = 6;
+  const double bottom = top + row_height * static_cast<double>(chart.rows.size());
+  const double scale = width / std::log(high / low);
+  const auto x_of = [&](double s) {
+    return left + std::clamp(std::log(std::max(s, 1e-9) / low) * scale, 0.0, width);
+  };
+  std::string out = svg_begin(bottom + 40, chart.title, chart.description, "durations");
+  for (double decade = std::pow(10, std::floor(std::log10(low))); decade <= high; decade *= 10) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      const double s = decade * digit;
+      if (s < low || s > high || (digit > 1 && high / low > 100)) continue;
+      out += fmt::format(
+          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>",
+          x_of(s), top, bottom);
+      out += svg_text(x_of(s), bottom + 16, "t mid",
+                      s < 1e-6   ? fmt::format("{:.0f} ns", s * 1e9)
+                      : s < 1e-3 ? fmt::format("{:.0f} us", s * 1e6)
+                      : s < 1    ? fmt::format("{:.0f} ms", s * 1e3)
+                                 : fmt::format("{:.0f} s", s));
+    }
+  }
+  for (std::size_t i = 0; i < chart.rows.size(); ++i) {
+    const Durations& row = chart.rows[i];
+    const double y = top + row_height * static_cast<double>(i);
+    const double base = y + row_height - 13;  // of the histogram; the box lies below
+    out += svg_text(left - 8, base - 3, "t end", without_middle(shown(row.name, 200), 32));
+    std::int64_t all = 0, most = 1;
+    for (const std::int64_t count : row.counts) {
+      all += count;
+      most = std::max(most, count);
+    }
+    const auto parts = static_cast<double>(row.counts.size());
+    const double step = parts > 0 ? std::log(row.to_s / row.from_s) / parts : 0;
+    for (std::size_t part = 0; part < row.counts.size(); ++part) {
+      if (row.counts[part] <= 0) continue;
+      const double from = row.from_s * std::exp(step * static_cast<double>(part));
+      const double to = row.from_s * std::exp(step * static_cast<double>(part + 1));
+      const double height =
+          std::max(1.0, 20 * static_cast<double>(row.counts[part]) / static_cast<double>(most));
+      out += fmt::format(
+          "<rect class=\"f4\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\">"
+          "<title>{}</title></rect>",
+          x_of(from), base - height, std::max(1.5, x_of(to) - x_of(from)), height,
+          fmt::format("{} of {} took {} to {}", row.counts[part], all, time_words(from),
+                      time_words(to)));
+    }
+    const auto& q = row.quantiles_s;
+    const std::string words = escape_html(fmt::format(
+        "{}: 5 % below {}, 25 % below {}, median {}, 75 % below {}, 95 % below {}", row.name,
+        time_words(q[0]), time_words(q[1]), time_words(q[2]), time_words(q[3]), time_words(q[4])));
+    const auto box = [&](const char* kind, double from, double to, double at, double height) {
+      out += fmt::format(
+          "<rect class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\">"
+          "<title>{}</title></rect>",
+          kind, from, at, std::max(1.0, to - from), height, words);
+    };
+    box("f7", x_of(q[0]), x_of(q[4]), base + 5, 1);
+    box("f0", x_of(q[1]), x_of(q[3]), base + 2, 7);
+    box("f5", x_of(q[2]) - 1, x_of(q[2]) + 1, base + 1, 9);
+  }
+  out += svg_text(left + width / 2, bottom + 32, "t mid dim", "duration, logarithmic");
   return out + "</svg>";
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +49,22 @@ struct HeatMap {
   std::vector<std::vector<double>> values;  ///< by row; kUnknown: left white
 };
 [[nodiscard]] std::string draw_heat_map(const HeatMap& chart);
+
+/// Durations of one kind of event.
+struct Durations {
+  std::string name;
+  double from_s = 0;  ///< of the histogram, whose parts are equal on a logarithmic axis
+  double to_s = 0;
+  std::vector<std::int64_t> counts;
+  std::array<double, 5> quantiles_s = {};  ///< 5, 25, 50, 75, 95 %
+};
+struct DurationChart {
+  std::string title;
+  std::string description;
+  std::vector<Durations> rows;
+};
+/// A histogram and a box for each row, on one logarithmic axis. Empty without rows.
+[[nodiscard]] std::string draw_durations(const DurationChart& chart);
 
 /// A row for each rank and lane; zoomed by the script.
 [[nodiscard]] std::string draw_timeline(const Timeline& timeline);

@@ -99,7 +99,8 @@ struct TextBlock {
   std::string operator()(const Bars& bars) const {
     std::string out;
     for (const auto& [name, share] : bars.rows) {
-      const auto marks = static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 48));
+      const double drawn = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0;
+      const auto marks = static_cast<std::size_t>(std::lround(drawn * 48));
       std::string line = fmt::format("{:<16} {:>6}  {}", shown(name, 16), share_words(share),
                                      std::string(marks, '#'));
       while (line.ends_with(' ')) line.pop_back();

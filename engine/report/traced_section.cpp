@@ -6,6 +6,7 @@
 
 #include "engine/base/printable.h"
 #include "engine/report/document_writer.h"
+#include "engine/report/kernel_name.h"
 #include "engine/report/svg.h"
 #include "engine/report/traced_steps.h"
 #include "engine/report/words.h"
@@ -18,6 +19,8 @@ constexpr std::size_t kRowsShown = 10;
 constexpr std::size_t kLanesShown = 8;  ///< ranks side by side
 constexpr std::size_t kNotesShown = 5;
 constexpr std::size_t kNameBytes = 100;
+constexpr std::size_t kKernelCharacters = 90;
+constexpr std::size_t kWholeNameBytes = 600;
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
@@ -110,20 +113,93 @@ std::string device_chart(const trace::Analysis& analysis) {
   return draw_bars(chart);
 }
 
+/// On a CPU the events are actions.
+bool shows_actions(const trace::Analysis& analysis) {
+  return std::ranges::all_of(analysis.ranks,
+                             [](const trace::RankFigures& rank) { return rank.cpu; });
+}
+
+std::string event_words(const std::string& name, bool action, std::size_t characters) {
+  return without_middle(shown(action ? name : kernel_words(name), kWholeNameBytes), characters);
+}
+
 Table kernel_table(const TracedCells& cells, const trace::Analysis& analysis) {
-  const bool actions =
-      std::ranges::all_of(analysis.ranks, [](const trace::RankFigures& rank) { return rank.cpu; });
-  Table table = {.header = {actions ? "action" : "kernel", "type", "count", "time", "share"},
+  const bool actions = shows_actions(analysis);
+  Table table = {.header = {actions ? "action" : "kernel", "type", "count", "time", "share",
+                            "median", "5 %", "95 %"},
                  .rows = {},
                  .cut = 0};
   for (const std::size_t k : largest(analysis.kernels, [](const auto& row) { return row.sum; })) {
     const trace::KernelRow& row = analysis.kernels[k];
     const std::string place = fmt::format("kernels.{}.", k);
-    table.rows.push_back({{shown(row.name, kNameBytes)},
+    const auto quantile = [&](const char* figure, double ns) {
+      return cells.number(place + figure, ns, time_words(ns * 1e-9));
+    };
+    table.rows.push_back({{.text = event_words(row.name, actions, kKernelCharacters),
+                           .whole = shown(row.name, kWholeNameBytes)},
                           {row.type},
                           cells.count(place + "count", row.count),
                           cells.time(place + "sum_ns", row.sum),
-                          cells.number(place + "share", row.share, share_words(row.share))});
+                          cells.number(place + "share", row.share, share_words(row.share)),
+                          quantile("median_ns", row.median),
+                          quantile("p5_ns", row.p5),
+                          quantile("p95_ns", row.p95)});
+  }
+  return table;
+}
+
+/// How long each of the longest kernels took, time after time.
+std::string duration_chart(const trace::Analysis& analysis, std::size_t rows) {
+  const bool actions = shows_actions(analysis);
+  DurationChart chart = {
+      .title = actions ? "Durations of the longest actions" : "Durations of the longest kernels",
+      .description = "How often each took how long, on a logarithmic axis; below: from 5 to 95 % "
+                     "of them, the box from 25 to 75 %, the mark at the median",
+      .rows = {}};
+  for (const std::size_t k : largest(analysis.kernels, [](const auto& row) { return row.sum; })) {
+    if (chart.rows.size() == rows) break;
+    const trace::KernelRow& row = analysis.kernels[k];
+    chart.rows.push_back({.name = event_words(row.name, actions, kNameBytes),
+                          .from_s = seconds(row.histogram.from),
+                          .to_s = seconds(row.histogram.to),
+                          .counts = row.histogram.counts,
+                          .quantiles_s = {row.p5 * 1e-9, row.p25 * 1e-9, row.median * 1e-9,
+                                          row.p75 * 1e-9, row.p95 * 1e-9}});
+  }
+  return draw_durations(chart);
+}
+
+/// Rates of the copies between host and device, and inside of it.
+Table copy_table(const TracedCells& cells, const trace::Analysis& analysis) {
+  Table table = {
+      .header = {"copies", "rank", "count", "bytes", "time", "rate, median", "5 %", "95 %"},
+      .rows = {},
+      .cut = 0};
+  struct Place {
+    std::size_t rank, row;
+    std::int64_t ns;
+  };
+  std::vector<Place> places;
+  for (std::size_t k = 0; k < analysis.ranks.size(); ++k) {
+    for (std::size_t i = 0; i < analysis.ranks[k].copies.size(); ++i)
+      places.push_back({k, i, analysis.ranks[k].copies[i].ns});
+  }
+  for (const std::size_t at : largest(places, [](const Place& place) { return place.ns; })) {
+    const trace::RankFigures& rank = analysis.ranks[places[at].rank];
+    const trace::CopyRate& row = rank.copies[places[at].row];
+    const std::string place =
+        fmt::format("ranks.{}.copies.{}.", places[at].rank, places[at].row);
+    const auto rate = [&](const char* figure, double value) {
+      return cells.number(place + figure, value, byte_rate_words(value));
+    };
+    table.rows.push_back({{shown(row.name, kNameBytes)},
+                          {fmt::to_string(rank.rank)},
+                          cells.count(place + "count", row.count),
+                          cells.bytes(place + "bytes", row.bytes),
+                          cells.time(place + "ns", row.ns),
+                          rate("median_bytes_per_s", row.median),
+                          rate("p5_bytes_per_s", row.p5),
+                          rate("p95_bytes_per_s", row.p95)});
   }
   return table;
 }
@@ -253,6 +329,10 @@ void write_run(Writer& w, Section& section, std::size_t run) {
   };
   add(lane_table(cells, analysis));
   add(kernel_table(cells, analysis));
+  // A page of many runs stays small.
+  const std::size_t rows = std::max<std::size_t>(3, kRowsShown / w.report.runs.size());
+  if (w.pictures) w.picture(section, duration_chart(analysis, rows));
+  add(copy_table(cells, analysis));
   if (analysis.collectives) {
     add(traced_collectives(cells, *analysis.collectives));
     const bool partial =

@@ -126,6 +126,14 @@ struct RankFigures {
   std::vector<KindTime> kinds = {};
 };
 
+/// How many durations lie in each of equal parts of the logarithm from `from` to `to`,
+/// nanoseconds of at least 1; one part where all are equal.
+struct Histogram {
+  std::int64_t from = 1;
+  std::int64_t to = 1;
+  std::vector<std::int64_t> counts;
+};
+
 /// A row of the table of kernels, over all ranks; nanoseconds.
 struct KernelRow {
   std::string type;
@@ -137,6 +145,8 @@ struct KernelRow {
   double mean = 0;
   double deviation = 0;  ///< of the sample (n - 1); 0 for one
   double share = 0;      ///< of the sum of all rows of every type
+  double p5 = 0, p25 = 0, median = 0, p75 = 0, p95 = 0;
+  Histogram histogram = {};
 };
 
 /// Collectives of one operation, group and size.

@@ -123,7 +123,13 @@ Json json_of(const KernelRow& row) {
           {"count", row.count},  {"sum_ns", row.sum},
           {"mean_ns", row.mean}, {"min_ns", row.min},
           {"max_ns", row.max},   {"deviation_ns", row.deviation},
-          {"share", row.share}};
+          {"p5_ns", row.p5},     {"p25_ns", row.p25},
+          {"p75_ns", row.p75},   {"p95_ns", row.p95},
+          {"share", row.share},  {"median_ns", row.median},
+          {"histogram",
+           {{"from_ns", row.histogram.from},
+            {"to_ns", row.histogram.to},
+            {"counts", row.histogram.counts}}}};
 }
 
 Json json_of(const Collectives& all) {

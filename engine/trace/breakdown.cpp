@@ -111,6 +111,23 @@ std::vector<NamedTime> exposed_by_label(const std::vector<GpuEvent>& events,
   return rows;
 }
 
+Histogram histogram_of(const std::vector<std::int64_t>& durations) {
+  constexpr std::size_t kParts = 24;
+  const auto [least, most] = std::minmax_element(durations.begin(), durations.end());
+  Histogram histogram = {.from = std::max<std::int64_t>(1, *least),
+                         .to = std::max<std::int64_t>(1, *most),
+                         .counts = {}};
+  histogram.counts.assign(histogram.to > histogram.from ? kParts : 1, 0);
+  const double low = std::log(static_cast<double>(histogram.from));
+  const double length = std::log(static_cast<double>(histogram.to)) - low;
+  for (const std::int64_t ns : durations) {
+    const double place = std::log(static_cast<double>(std::max(histogram.from, ns))) - low;
+    const auto part = length > 0 ? static_cast<std::size_t>(place / length * kParts) : 0;
+    ++histogram.counts[std::min(part, histogram.counts.size() - 1)];
+  }
+  return histogram;
+}
+
 void KernelTable::Sum::add(std::int64_t ns) {
   min = count == 0 ? ns : std::min(min, ns);
   max = count == 0 ? ns : std::max(max, ns);
@@ -119,6 +136,7 @@ void KernelTable::Sum::add(std::int64_t ns) {
   const double difference = static_cast<double>(ns) - mean;
   mean += difference / static_cast<double>(count);
   squares += difference * (static_cast<double>(ns) - mean);
+  durations.push_back(ns);
 }
 
 void KernelTable::Sum::add(const Sum& other) {
@@ -135,6 +153,7 @@ void KernelTable::Sum::add(const Sum& other) {
   max = std::max(max, other.max);
   count += other.count;
   sum += other.sum;
+  durations.insert(durations.end(), other.durations.begin(), other.durations.end());
 }
 
 void KernelTable::add(const std::vector<GpuEvent>& events, const EventLabel& label) {
@@ -173,6 +192,14 @@ KernelRow KernelTable::row(EventType type, const std::string& name, const Sum& s
   row.mean = static_cast<double>(sum.sum) / static_cast<double>(sum.count);
   row.deviation = sum.count > 1 ? std::sqrt(sum.squares / static_cast<double>(sum.count - 1)) : 0.0;
   row.share = whole > 0 ? static_cast<double>(sum.sum) / whole : 0.0;
+  std::vector<double> sorted(sum.durations.begin(), sum.durations.end());
+  std::sort(sorted.begin(), sorted.end());
+  row.p5 = quantile(sorted, 0.05);
+  row.p25 = quantile(sorted, 0.25);
+  row.median = quantile(sorted, 0.5);
+  row.p75 = quantile(sorted, 0.75);
+  row.p95 = quantile(sorted, 0.95);
+  row.histogram = histogram_of(sum.durations);
   return row;
 }
 

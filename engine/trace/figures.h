@@ -44,6 +44,7 @@ class KernelTable {
   struct Sum {
     std::int64_t count = 0, sum = 0, min = 0, max = 0;
     double mean = 0, squares = 0;  ///< Welford
+    std::vector<std::int64_t> durations;
     void add(std::int64_t ns);
     void add(const Sum& other);
   };
@@ -64,6 +65,8 @@ void number_by_order(std::vector<Collective>& all);
 [[nodiscard]] double bus_factor(std::string_view operation, int group_size);
 
 [[nodiscard]] const char* type_name(EventType type);
+/// Of durations that are not empty.
+[[nodiscard]] Histogram histogram_of(const std::vector<std::int64_t>& durations);
 /// The value below which `share` of the sorted values lie, interpolated; 0 of none.
 [[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/printable.h"
+#include "engine/trace/input_stream.h"
 #include "engine/trace/scanner.h"
 #include "engine/trace/trace_files.h"
 
@@ -43,25 +45,20 @@ class OpenRegions {
     std::int32_t step = -1;
     std::uint32_t name = 0;  ///< of the innermost region that is no step
   };
-  /// Of a time that is not before the last one.
+  /// Of a time that is not before the last one. What has ended once never counts again.
   Place at(std::int64_t time) {
     for (; next_ < regions_.size() && regions_[next_].start_ns <= time; ++next_)
-      open_.push_back(&regions_[next_]);
-    std::erase_if(open_, [&](const Region* r) { return r->end_ns <= time; });
-    Place place;
-    for (const Region* region : open_) {
-      if (region->step < 0) {
-        place.name = region->name;
-      } else if (place.step < 0) {
-        place.step = region->step;
-      }
-    }
-    return place;
+      (regions_[next_].step < 0 ? named_ : steps_).push_back(&regions_[next_]);
+    while (!named_.empty() && named_.back()->end_ns <= time) named_.pop_back();
+    while (!steps_.empty() && steps_.front()->end_ns <= time) steps_.pop_front();
+    return {.step = steps_.empty() ? -1 : steps_.front()->step,
+            .name = named_.empty() ? 0 : named_.back()->name};
   }
 
  private:
   const std::vector<Region>& regions_;
-  std::vector<const Region*> open_;
+  std::deque<const Region*> named_;  ///< the innermost last
+  std::deque<const Region*> steps_;  ///< the outermost first
   std::size_t next_ = 0;
 };
 
@@ -79,9 +76,16 @@ std::int64_t element_bytes(std::string_view type) {
   return 1;  // Byte, Char, Bool
 }
 
+/// Of a kernel of NCCL, AMD's RCCL, MSCCL or NVSHMEM; with "void " before it where it is a template.
 bool is_communication_name(std::string_view name) {
-  return name.starts_with("nccl") || name.find("ncclKernel") != std::string_view::npos ||
-         name.find("ncclDevKernel") != std::string_view::npos || name.starts_with("nvshmem");
+  constexpr std::string_view kResult = "void ";
+  if (name.starts_with(kResult)) name.remove_prefix(kResult.size());
+  const auto begins = [&](std::string_view text) { return name.starts_with(text); };
+  static constexpr std::array<std::string_view, 5> kBegins = {"nccl", "rccl", "msccl", "nvshmem",
+                                                              "rocshmem"};
+  return std::ranges::any_of(kBegins, begins) ||
+         name.find("ncclKernel") != std::string_view::npos ||
+         name.find("ncclDevKernel") != std::string_view::npos;
 }
 
 bool communicates(const ActionInfo& action) {
@@ -111,7 +115,10 @@ class Loader {
   std::vector<RankEvents> load(bool salvage) {
     Scanner scanner(file_);
     Event event;
-    while (scanner.next(event)) take(event);
+    while (scanner.next(event)) {
+      event.duration_ns = std::max<std::int64_t>(event.duration_ns, 0);
+      take(event);
+    }
     const std::uint64_t problems = scanner.problems();
     if (problems > 0) {
       const ScanProblem& first = scanner.first_problems().front();
@@ -123,6 +130,8 @@ class Loader {
     }
     const std::int64_t late_base = scanner.late_base_ns();
     const int own_rank = rank_of_trace(file_, scanner.top("distributedInfo")).value_or(0);
+    if (std::string note = scanner.negative_durations(own_rank); !note.empty())
+      file_notes_.push_back(std::move(note));
     std::vector<RankEvents> loaded;
     for (auto& [rank, state] : ranks_) {
       RankEvents& events = state->events;
@@ -153,6 +162,7 @@ class Loader {
     std::vector<std::int64_t> driver_allocations;  ///< when
     std::vector<std::int64_t> lane_actions;
     std::map<std::string, std::int64_t, std::less<>> lane_rows;
+    std::unordered_map<std::int64_t, std::uint16_t> stream_numbers;  ///< in RankEvents::streams
   };
 
   RankState& state(int rank) {
@@ -214,7 +224,7 @@ class Loader {
     GpuEvent added;
     const std::string name = unescape(event.name);
     added.start_ns = event.start_ns;
-    added.duration_ns = std::max<std::int64_t>(event.duration_ns, 0);
+    added.duration_ns = event.duration_ns;
     added.name = names_.add(name);
     added.step = static_cast<std::int32_t>(find_integer(event.args, "step").value_or(-1));
     const std::int64_t action = find_integer(event.args, "action").value_or(-1);
@@ -240,12 +250,13 @@ class Loader {
 
   static std::uint16_t stream_number(RankState& in, std::int64_t stream) {
     auto& streams = in.events.streams;
-    const auto found = std::find(streams.begin(), streams.end(), stream);
-    if (found != streams.end()) return static_cast<std::uint16_t>(found - streams.begin());
+    const auto [found, added] =
+        in.stream_numbers.try_emplace(stream, static_cast<std::uint16_t>(streams.size()));
+    if (!added) return found->second;
     if (streams.size() >= 65'535)
       throw Error(ErrorKind::data, "a trace with more than 65,535 streams", "check the file");
     streams.push_back(stream);
-    return static_cast<std::uint16_t>(streams.size() - 1);
+    return found->second;
   }
 
   void add_collective(RankState& in, int rank, const Event& event, const std::string& name) {
@@ -288,9 +299,13 @@ class Loader {
   /// Actions by index, from the file beside the trace.
   std::vector<ActionInfo> read_actions(RankEvents& events) const {
     const auto path = file_.parent_path() / fmt::format("rank{}_actions.json", events.rank);
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) return {};
-    const nlohmann::json read = read_json_object(path);
+    if (!has_trace_file(path)) return {};
+    const JsonLimits limits;
+    const std::string text = read_text(path, limits.bytes);
+    const nlohmann::json read = parse_json(text, path.string(), limits);
+    if (!read.is_object())
+      throw Error(ErrorKind::data, fmt::format("{}: no object", printable(path.string())),
+                  "remove the file, then names and arguments of the trace are used alone");
     std::vector<ActionInfo> actions;
     const auto list = read.find("actions");
     if (list == read.end() || !list->is_array())

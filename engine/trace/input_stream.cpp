@@ -6,14 +6,18 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/unique_fd.h"
+#include "engine/trace/zip_file.h"
 
 namespace dstrain::trace {
 namespace {
@@ -35,6 +39,7 @@ struct InputStream::State {
 
   std::filesystem::path path;
   UniqueFd fd;
+  std::optional<ZipReader> zip;  ///< in the place of `fd` where the path leads into a ZIP
   Compression compression = Compression::none;
   std::vector<char> block = std::vector<char>(kFileBlock);
   std::size_t begin = 0;  ///< of what is not used of the block
@@ -49,14 +54,13 @@ struct InputStream::State {
   ZSTD_DCtx* zstd = nullptr;
 
   void load();
+  std::size_t load_from_file();
   void end_early(const std::string& what);
   std::size_t inflate_into(char* to, std::size_t size);
   std::size_t unzstd_into(char* to, std::size_t size);
 };
 
-/// The next block of the file, when the last one is used up.
-void InputStream::State::load() {
-  if (begin < end || file_ended) return;
+std::size_t InputStream::State::load_from_file() {
   ssize_t count = 0;
   do {
     count = ::read(fd.get(), block.data(), block.size());
@@ -67,10 +71,17 @@ void InputStream::State::load() {
                             std::generic_category().message(errno)),
                 "a trace is a file in JSON, plain or compressed by gzip or zstd");
   }
+  return static_cast<std::size_t>(count);
+}
+
+/// The next block of the file, when the last one is used up.
+void InputStream::State::load() {
+  if (begin < end || file_ended) return;
   begin = 0;
-  end = static_cast<std::size_t>(count);
-  file_bytes += end;
-  file_ended = count == 0;
+  end = zip ? zip->read(block.data(), block.size()) : load_from_file();
+  file_bytes = zip ? zip->packed_bytes() : file_bytes + end;
+  file_ended = end == 0;
+  if (file_ended && zip) problem = zip->problem();
 }
 
 void InputStream::State::end_early(const std::string& what) {
@@ -132,12 +143,20 @@ std::size_t InputStream::State::unzstd_into(char* to, std::size_t size) {
 InputStream::InputStream(const std::filesystem::path& path)
     : state_(std::make_unique<State>(path)) {
   State& s = *state_;
-  s.fd = open_input_file(path);
-  (void)::posix_fadvise(s.fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  if (const auto place = place_in_zip(path)) {
+    s.zip.emplace(*place);
+  } else {
+    s.fd = open_input_file(path);
+    (void)::posix_fadvise(s.fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
   s.load();
   const auto starts_with = [&](std::string_view bytes) {
     return std::string_view(s.block.data(), s.end).starts_with(bytes);
   };
+  if (starts_with("PK\x03\x04")) {
+    throw Error(ErrorKind::data, fmt::format("{}: a ZIP inside of a ZIP", path.string()),
+                "unpack it and name what is in it");
+  }
   if (starts_with("\x1f\x8b")) {
     s.compression = Compression::gzip;
     s.inflating = ::inflateInit2(&s.zlib, kZlibWindow) == Z_OK;
@@ -168,6 +187,39 @@ std::size_t InputStream::read(char* to, std::size_t size) {
   s.begin += count;
   s.ended = count == 0;
   return count;
+}
+
+bool has_trace_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return true;
+  const auto place = place_in_zip(path);
+  return place && std::ranges::any_of(zip_members(place->zip), [&](const ZipMember& member) {
+           return member.name == place->member;
+         });
+}
+
+std::uint64_t stored_bytes(const std::filesystem::path& path) {
+  if (const auto place = place_in_zip(path)) return zip_member(*place).packed;
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : bytes;
+}
+
+std::string read_text(const std::filesystem::path& path, std::size_t most) {
+  InputStream stream(path);
+  std::string text;
+  std::array<char, 65536> block{};
+  while (const std::size_t count = stream.read(block.data(), block.size())) {
+    text.append(block.data(), count);
+    if (text.size() > most) break;
+  }
+  const std::string what = text.size() > most       ? fmt::format("more than {} bytes", most)
+                           : stream.problem().empty() ? ""
+                                                      : stream.problem();
+  if (!what.empty())
+    throw Error(ErrorKind::data, fmt::format("{}: {}", path.string(), what),
+                "copy the file again");
+  return text;
 }
 
 const std::string& InputStream::problem() const { return state_->problem; }

@@ -9,7 +9,8 @@
 namespace dstrain::trace {
 
 /// The text of a file: plain, gzip (members after each other, too) or zstd, told by its first
-/// bytes. Error{data} with the path where the file cannot be opened or read.
+/// bytes. The path may lead into a ZIP: "traces.zip/rank0_trace.json". Error{data} with the path
+/// where the file cannot be opened or read.
 class InputStream {
  public:
   explicit InputStream(const std::filesystem::path& path);
@@ -27,5 +28,12 @@ class InputStream {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// Whether there is a file, in a ZIP, too.
+[[nodiscard]] bool has_trace_file(const std::filesystem::path& path);
+/// Bytes that it takes on disk, or in its ZIP; 0 where that is not known.
+[[nodiscard]] std::uint64_t stored_bytes(const std::filesystem::path& path);
+/// All its text. Error{data} where that is more than `most` bytes or broken.
+[[nodiscard]] std::string read_text(const std::filesystem::path& path, std::size_t most);
 
 }  // namespace dstrain::trace

@@ -57,13 +57,10 @@ class JsonMergeWriter final : public MergeWriter {
   }
 
  private:
-  struct Row {
-    std::string tid;  ///< as it is written; empty: the event's own
-    RowSlices drawn = {};
-  };
   struct Stream {
     std::string name;
-    std::vector<Row> rows;
+    StreamRows drawn;
+    std::vector<std::string> tids;  ///< by row, as written; empty: the event's own
   };
   /// A slice on a further row; the arrow to it goes there, too.
   struct Moved {
@@ -132,22 +129,20 @@ const std::string& JsonMergeWriter::row_of(const Event& event, std::int64_t star
   Stream& in = stream(event);
   const std::int64_t end = start_ns + event.duration_ns;
   const bool work = is_stream_work(event.category);
-  std::size_t at = 0;
-  while (at < in.rows.size() && !in.rows[at].drawn.take(start_ns, end, work)) ++at;
-  if (at == in.rows.size()) {
-    Row& row = in.rows.emplace_back();
-    (void)row.drawn.take(start_ns, end, work);
+  const std::size_t at = in.drawn.take(start_ns, end, work);
+  if (at == in.tids.size()) {
+    std::string& tid = in.tids.emplace_back();
     if (at > 0) {
-      row.tid = std::to_string(next_extra_row_++);
+      tid = std::to_string(next_extra_row_++);
       const std::string name =
           !in.name.empty() ? in.name : fmt::format("{} {}", work ? "stream" : "row", event.tid);
       put_event(
           fmt::format("{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, "
                       "\"args\": {{\"name\": \"{} ({})\"}}}}",
-                      pid, row.tid, name, at + 1));
+                      pid, tid, name, at + 1));
     }
   }
-  const std::string& tid = in.rows[at].tid;
+  const std::string& tid = in.tids[at];
   if (const auto id = tid.empty() ? std::nullopt : find_integer(event.args, "correlation")) {
     // Profilers write the arrow beside the slice.
     if (moved_.size() >= kMovedKept) moved_.clear();

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/trace/input_stream.h"
 #include "engine/trace/merge_writer.h"
 
 namespace dstrain::trace {
@@ -77,6 +78,8 @@ void Merger::progress(const Scanner& scanner) {
 }
 
 void Merger::report_problems(const TraceFile& file, const Scanner& scanner) {
+  if (std::string note = scanner.negative_durations(file.rank); !note.empty())
+    result_.notes.push_back(std::move(note));
   if (scanner.problems() == 0) return;
   const ScanProblem& first = scanner.first_problems().front();
   result_.notes.push_back(
@@ -127,10 +130,7 @@ void Merger::align() {
   ClockSolver solver(hosts, unknown);
   const bool by_collectives = options_.align == MergeAlign::collectives && hosts.size() > 1;
   two_passes_ = by_collectives || options_.steps.has_value();
-  for (const TraceFile* file : files_) {
-    std::error_code ignored;
-    all_ += std::filesystem::file_size(file->path, ignored) * (two_passes_ ? 2 : 1);
-  }
+  for (const TraceFile* file : files_) all_ += stored_bytes(file->path) * (two_passes_ ? 2 : 1);
   if (two_passes_) {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       CollectiveReader collectives(solver, host_of_[i]);

@@ -9,6 +9,7 @@
 #include "engine/base/protobuf_writer.h"
 #include "engine/trace/merge_writer.h"
 #include "engine/trace/output_file.h"
+#include "engine/trace/row_slices.h"
 
 namespace dstrain::trace {
 namespace {
@@ -54,7 +55,7 @@ struct CounterValue {
   double value = 0;
 };
 
-/// Slices that do not cross each other: each is inside of, or beside, the ones before.
+/// A row that is written: its open slices, the innermost last.
 struct DrawnRow {
   std::uint64_t uuid = 0;
   std::vector<std::size_t> open;
@@ -288,41 +289,28 @@ void PerfettoWriter::draw(Track& drawn, std::uint64_t process) {
   });
   std::ranges::stable_sort(drawn.flows, {}, &FlowPoint::at);
 
-  std::vector<DrawnRow> rows;
-  std::vector<std::uint32_t> row_of(slices.size());
+  SortedRows chosen;
+  std::vector<std::size_t> row_of(slices.size());
   std::unordered_map<std::size_t, std::vector<std::uint64_t>> flows;
+  std::vector<std::size_t> open;  // what is last and has not ended is innermost
   auto flow = drawn.flows.begin();
-  const auto bind_flows = [&](std::int64_t before) {  // to the innermost slice that is open
+  const auto bind_flows = [&](std::int64_t before) {
     for (; flow != drawn.flows.end() && flow->at < before; ++flow) {
-      std::size_t inner = slices.size();
-      for (const DrawnRow& row : rows) {
-        for (const std::size_t i : row.open) {
-          if (slices[i].end >= flow->at && (inner == slices.size() || i > inner)) inner = i;
-        }
-      }
-      if (inner != slices.size()) flows[inner].push_back(flow->id);
+      while (!open.empty() && slices[open.back()].end < flow->at) open.pop_back();
+      if (!open.empty()) flows[open.back()].push_back(flow->id);
     }
   };
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Slice& slice = slices[i];
     bind_flows(slice.start);
-    std::size_t at = 0;
-    for (; at < rows.size(); ++at) {
-      std::vector<std::size_t>& open = rows[at].open;
-      while (!open.empty() && slices[open.back()].end <= slice.start) open.pop_back();
-      if (open.empty()) break;
-      const Slice& around = slices[open.back()];
-      if (slice.end <= around.end && !(slice.stream_work && around.stream_work)) break;
-    }
-    if (at == rows.size()) rows.emplace_back();
-    row_of[i] = static_cast<std::uint32_t>(at);
-    if (!slice.moment) rows[at].open.push_back(i);
+    row_of[i] = chosen.take(slice.start, slice.end, slice.stream_work);
+    if (!slice.moment) open.push_back(i);
   }
   bind_flows(std::numeric_limits<std::int64_t>::max());
 
+  std::vector<DrawnRow> rows(chosen.size());
   for (std::size_t r = 0; r < rows.size(); ++r) {
     rows[r].uuid = next_uuid_++;
-    rows[r].open.clear();
     put_track(rows[r].uuid, process,
               r == 0 ? drawn.name : fmt::format("{} ({})", drawn.name, r + 1), false);
   }

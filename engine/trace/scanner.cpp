@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/trace/input_stream.h"
 
 namespace dstrain::trace {
@@ -140,6 +141,8 @@ struct Scanner::State {
   std::int64_t base = 0;
   std::int64_t late_base = 0;
   std::uint64_t num_problems = 0;
+  std::uint64_t num_negative = 0;   ///< events whose duration is
+  std::uint64_t first_negative = 0;  ///< its offset
   std::vector<ScanProblem> shown;
 
   [[nodiscard]] std::uint64_t offset() const { return ring_offset + begin; }
@@ -335,6 +338,7 @@ bool Scanner::State::read_next(Event& event) {
   if (place != Place::events) return false;
   event.offset = offset();
   if (event.phase != 'M' || event.start_ns != 0) event.start_ns += base - late_base;
+  if (event.duration_ns < 0 && ++num_negative == 1) first_negative = event.offset;
   use_to(c.p);
   want_comma = true;
   return true;
@@ -405,6 +409,15 @@ std::int64_t Scanner::base_ns() const { return state_->base; }
 std::int64_t Scanner::late_base_ns() const { return state_->late_base; }
 std::uint64_t Scanner::problems() const { return state_->num_problems; }
 const std::vector<ScanProblem>& Scanner::first_problems() const { return state_->shown; }
+std::string Scanner::negative_durations(int rank) const {
+  const State& s = *state_;
+  if (s.num_negative == 0) return {};
+  return fmt::format(
+      "rank {}: {} event{} of {} {} a negative \"dur\", the first at byte {}: counted and drawn as "
+      "if 0",
+      rank, s.num_negative, s.num_negative == 1 ? "" : "s", printable(s.path.string()),
+      s.num_negative == 1 ? "has" : "have", s.first_negative);
+}
 std::uint64_t Scanner::bytes() const { return state_->offset(); }
 std::uint64_t Scanner::file_bytes() const { return state_->input.file_bytes(); }
 

@@ -25,7 +25,7 @@ struct Event {
   /// Exact: the file's decimal microseconds, plus its baseTimeNanoseconds where it stands before
   /// the events (else Scanner::late_base_ns has to be added).
   std::int64_t start_ns = 0;
-  std::int64_t duration_ns = 0;
+  std::int64_t duration_ns = 0;  ///< may be negative in a broken trace
   std::string_view args = {};    ///< with its braces; empty: none
   std::string_view object = {};  ///< the whole event, with its braces
   std::uint64_t offset = 0;      ///< of `object`, in the text that was decompressed
@@ -58,6 +58,9 @@ class Scanner {
   [[nodiscard]] std::uint64_t problems() const;
   /// The first 20.
   [[nodiscard]] const std::vector<ScanProblem>& first_problems() const;
+  /// "rank 3: 2 events of FILE have a negative \"dur\" ..."; empty where none has. Profilers write
+  /// such slices where a clock was set back.
+  [[nodiscard]] std::string negative_durations(int rank) const;
   [[nodiscard]] std::uint64_t bytes() const;       ///< of decompressed text, so far
   [[nodiscard]] std::uint64_t file_bytes() const;  ///< of the file, so far
 

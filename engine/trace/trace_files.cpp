@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -13,6 +14,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/run_layout.h"
 #include "engine/trace/scanner.h"
+#include "engine/trace/zip_file.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain::trace {
@@ -26,36 +28,47 @@ struct FolderTraces {
   std::vector<fs::path> ranks;
   std::vector<fs::path> merged;
   std::vector<fs::path> windows;  ///< folders, whatever they hold
+  std::vector<fs::path> others;   ///< JSON under other names
+  std::vector<fs::path> zips;
+
+  void add(const fs::path& file);
+  void finish();
 };
+
+void FolderTraces::add(const fs::path& file) {
+  const std::string name = file.filename().string();
+  if (name.ends_with(".zip")) zips.push_back(file);
+  const bool json =
+      name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst");
+  if (!json || name.ends_with("_actions.json")) return;
+  const bool trace = name.find("trace") != std::string::npos;
+  (name.starts_with("merged_trace") ? merged : trace ? ranks : others).push_back(file);
+}
+
+/// Traces of other tools may be called otherwise, if nothing else is there.
+void FolderTraces::finish() {
+  if (ranks.empty() && merged.empty()) ranks = std::move(others);
+  std::ranges::sort(ranks);
+  std::ranges::sort(merged);
+  std::ranges::sort(windows);
+}
 
 FolderTraces look_into(const fs::path& folder) {
   FolderTraces found;
-  std::vector<fs::path> others;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const fs::path& path = i->path();
-    const std::string name = path.filename().string();
     std::error_code unknown;
-    if (i->is_directory(unknown)) {
-      if (parse_checkpoint_name(path)) found.windows.push_back(path);
-      continue;
-    }
-    const bool json =
-        name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst");
-    if (!json || name.ends_with("_actions.json")) continue;
-    const bool merged = name.starts_with("merged_trace");
-    const bool trace = name.find("trace") != std::string::npos;
-    (merged ? found.merged : trace ? found.ranks : others).push_back(path);
+    if (!i->is_directory(unknown))
+      found.add(path);
+    else if (parse_checkpoint_name(path))
+      found.windows.push_back(path);
   }
   if (error) {
     throw Error(ErrorKind::usage,
                 fmt::format("cannot read {}: {}", shown_path(folder), error.message()));
   }
-  // Traces of other tools may be called otherwise, if nothing else is there.
-  if (found.ranks.empty() && found.merged.empty()) found.ranks = std::move(others);
-  std::ranges::sort(found.ranks);
-  std::ranges::sort(found.merged);
-  std::ranges::sort(found.windows);
+  found.finish();
   return found;
 }
 
@@ -74,8 +87,11 @@ std::vector<fs::path> traces_in(const fs::path& folder, TraceUse use,
   const std::vector<fs::path> windows = trace_windows(folder);
   if (windows.empty()) {
     throw Error(ErrorKind::usage, fmt::format("no trace in {}", shown_path(folder)),
-                "a run has traces with trace.steps above 0 (dstrain launch RECIPE --trace 3); "
-                "files end in .json, .json.gz, .json.zst");
+                found.zips.empty()
+                    ? "a run has traces with trace.steps above 0 (dstrain launch RECIPE --trace "
+                      "3); files end in .json, .json.gz, .json.zst"
+                    : fmt::format("name the ZIP, if that has them: {}",
+                                  shown_path(found.zips.front())));
   }
   if (windows.size() > 1) {
     std::vector<std::string> names;
@@ -89,6 +105,51 @@ std::vector<fs::path> traces_in(const fs::path& folder, TraceUse use,
                                 shown_path(folder), windows.size(), names.back()));
   }
   return traces_in(windows.back(), use, notes);
+}
+
+/// Traces of the one folder of a ZIP that has some; of several windows as traces_in().
+std::vector<fs::path> traces_in_zip(const fs::path& zip, TraceUse use,
+                                    std::vector<std::string>& notes) {
+  std::map<fs::path, FolderTraces> folders;
+  for (const ZipMember& member : zip_members(zip)) {
+    const fs::path path = zip / member.name;
+    // What macOS packs beside each file.
+    const bool extra = member.name.find("__MACOSX/") != std::string::npos ||
+                       path.filename().string().starts_with("._");
+    if (!extra) folders[path.parent_path()].add(path);
+  }
+  const auto keep = [&](auto&& has) {
+    if (std::ranges::any_of(folders, [&](const auto& entry) { return has(entry.second); }))
+      std::erase_if(folders, [&](const auto& entry) { return !has(entry.second); });
+  };
+  // As in folders: names that say "trace" come first, and those of single ranks before merged ones.
+  keep([](const FolderTraces& f) { return !f.ranks.empty() || !f.merged.empty(); });
+  for (auto& [folder, found] : folders) found.finish();
+  keep([](const FolderTraces& f) { return !f.ranks.empty(); });
+  std::erase_if(folders, [&](const auto& entry) {
+    return entry.second.ranks.empty() && (use == TraceUse::merge || entry.second.merged.empty());
+  });
+  if (folders.empty()) {
+    throw Error(ErrorKind::usage, fmt::format("no trace in {}", shown_path(zip)),
+                "files of traces end in .json, .json.gz, .json.zst");
+  }
+  if (folders.size() > 1) {
+    std::vector<std::string> names;
+    bool windows = true;
+    for (const auto& [folder, found] : folders) {
+      names.push_back(shown(folder.lexically_relative(zip).string(), 100));
+      windows = windows && parse_checkpoint_name(folder).has_value();
+    }
+    if (!windows || use == TraceUse::merge) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} holds traces in {} folders", shown_path(zip), folders.size()),
+                  fmt::format("unpack it and name one of them: {}", fmt::join(names, ", ")));
+    }
+    notes.push_back(fmt::format("{} holds {} windows of traces: only the newest is read, {}",
+                                shown_path(zip), folders.size(), names.back()));
+  }
+  const FolderTraces& found = folders.rbegin()->second;
+  return found.ranks.empty() ? found.merged : found.ranks;
 }
 
 bool is_run(const fs::path& folder) {
@@ -243,6 +304,11 @@ TracePaths find_traces(std::span<const fs::path> sources, TraceUse use) {
       throw Error(ErrorKind::usage, fmt::format("{}: no such file", shown_path(source)),
                   "name a run, a folder of traces, or traces");
     }
+    if (kind == PathKind::file && is_zip(source)) {
+      const std::vector<fs::path> files = traces_in_zip(source, use, found.notes);
+      found.files.insert(found.files.end(), files.begin(), files.end());
+      continue;
+    }
     if (kind != PathKind::folder) {
       found.files.push_back(source);
       continue;
@@ -286,7 +352,8 @@ TraceSources find_rank_traces(std::span<const fs::path> sources) {
   found.notes = paths.notes;
   note_what_is_missing(found);
   if (found.files.empty()) return found;
-  found.folder = fs::absolute(found.files[0].path).parent_path();
+  const auto zip = place_in_zip(found.files[0].path);
+  found.folder = fs::absolute(zip ? zip->zip : found.files[0].path).parent_path();
   // traces/ or traces/step-00000100/ of a run.
   for (const fs::path& root : {paths.run, found.folder.parent_path(),
                                found.folder.parent_path().parent_path(), found.folder}) {

@@ -20,7 +20,8 @@ struct TracePaths {
   std::vector<std::string> notes;            ///< windows left out, traces of another run
 };
 
-/// The files that `sources` name: files as they are, folders of them, or runs (traces_of_run()).
+/// The files that `sources` name: files as they are, folders or ZIPs of them (their paths lead into
+/// the ZIP), or runs (traces_of_run()).
 /// Error{usage} where there is none, or where a folder holds several windows of which `use` needs
 /// one.
 [[nodiscard]] TracePaths find_traces(std::span<const std::filesystem::path> sources, TraceUse use);
@@ -54,7 +55,7 @@ struct TraceFile {
 struct TraceSources {
   std::vector<TraceFile> files;    ///< by rank
   std::filesystem::path clocks;    ///< clocks.jsonl of the run; empty: none
-  std::filesystem::path folder;    ///< of the first file
+  std::filesystem::path folder;    ///< of the first file, or of its ZIP
   std::vector<std::string> notes;  ///< missing ranks, events that a rank lost, find_traces()
 };
 

@@ -177,10 +177,8 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                                  ? std::chrono::duration<double>(now - first_outcome_).count() /
                                        static_cast<double>(measured)
                                  : step_s;
-  // The figures cost a driver call.
-  if (world_.device.is_cuda() && outcome.step % 10 == 0) {
-    memory_bytes_ = memory_figures(world_.device.device).allocated_peak;
-  }
+  // The figures take the allocator's lock.
+  if (outcome.step % 10 == 0) memory_ = allocator_figures(world_.device.device);
   const auto samples = static_cast<double>(session_.samples_of_step(outcome.step));
   const double sequence = session_.model().sequence;
   if (measured >= kUnsteadySteps && !traced) count(outcome, host);
@@ -201,7 +199,9 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .step_s = step_s,
                  .smoothed_step_s = smoothed_step_s_,
                  .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1),
-                 .memory_bytes = memory_bytes_,
+                 .memory_bytes = memory_.allocated_peak,
+                 .memory_allocated_bytes = memory_.allocated,
+                 .memory_reserved_bytes = memory_.reserved,
                  .forward_s = timed([&] { return outcome.times->of(Phase::forward); }),
                  .backward_s = timed([&] { return outcome.times->of(Phase::backward); }),
                  .optimizer_s = timed([&] {
@@ -407,11 +407,12 @@ void RunReport::report_samples(const SampleSummary& samples) {
     progress_.note(text);
   }
   if (samples.resident_mib.count == 0) return;
-  progress_.note(
-      fmt::format("memory of the ranks of this host: peak {:.0f} MiB, mean {:.0f}, min {:.0f}; CPU "
-                  "mean {:.0f} %",
-                  samples.resident_mib.max, samples.resident_mib.mean, samples.resident_mib.min,
-                  samples.cpu_share.mean));
+  std::string text =
+      fmt::format("memory of the ranks of this host: peak {:.0f} MiB, mean {:.0f}, min {:.0f}",
+                  samples.resident_mib.max, samples.resident_mib.mean, samples.resident_mib.min);
+  // A run that ends before the second look has no time in which its CPU could be measured.
+  if (samples.cpu_share.count > 0) text += fmt::format("; CPU mean {:.0f} %", samples.cpu_share.mean);
+  progress_.note(text);
 }
 
 /// What was planned beside what was measured, so that a plan that is wrong is seen.

@@ -76,7 +76,7 @@ class RunReport {
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
   double useful_flops_ = 0;  ///< of this rank's step
-  Bytes memory_bytes_ = 0;
+  MemoryFigures memory_;  ///< of the allocator, read now and then
   std::optional<EvaluationTotals> evaluation_;          ///< the last
   std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;

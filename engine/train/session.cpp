@@ -350,7 +350,8 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   if (!evaluates(recipe_)) return;
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
-  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, progress);
+  // What the test split holds has just been said.
+  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
   if (auto note = keep_answerable(prompts_, model_.sequence, recipe_.run.generate_tokens);
       !note.empty())
     notes_.push_back(std::move(note));

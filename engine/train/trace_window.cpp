@@ -1,6 +1,7 @@
 #include "engine/train/trace_window.h"
 
 #include <fmt/format.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -180,6 +181,9 @@ void TraceWindow::change_before(std::int64_t step) {
 void TraceWindow::prepare() {
   wait_for_files();
   synchronize(world_.device.device);
+  // Where there is no GPU, Kineto's errors say no more than that.
+  constexpr const char* kNothing = "5";
+  if (!world_.device.is_cuda()) ::setenv("KINETO_LOG_LEVEL", kNothing, /*overwrite=*/0);
   profiler::prepareProfiler(profiler_config(config_), activities(world_.device.is_cuda()));
   regions_.restart(/*keep=*/false);
   session_.executor().observe(&regions_);

@@ -9,17 +9,12 @@ import tempfile
 
 try:
     import torch
+    from timm.optim import RMSpropTF
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
-
-try:
-    from timm.optim import RMSpropTF
-except ImportError as missing:
-    print(f"left out: RMSprop of TensorFlow ({missing})")
-    RMSpropTF = None
 
 from support import expect_success, losses, only_run, run
 
@@ -190,5 +185,4 @@ with tempfile.TemporaryDirectory() as scratch:
             ("bloom", bloom, 0, "lion"), ("qwen2_tied", tied, 3, "lion"),
             ("bloom", bloom, 1, "muon"), ("qwen2_untied", untied, 3, "muon"),
             ("bloom", bloom, 2, "sgd"), ("qwen2_tied", tied, 1, "rmsprop"), ("bloom", bloom, 3, "rmsprop_tf")):
-        if optimizer != "rmsprop_tf" or RMSpropTF is not None:
-            check(name, config, stage, optimizer, scratch, tokenizer, texts)
+        check(name, config, stage, optimizer, scratch, tokenizer, texts)

@@ -4,26 +4,34 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import sys
 import tempfile
 import time
 
 from support import ROOT, expect_success, run
 
-CHROMIUM = "/usr/bin/chromium"
+BROWSERS = ["chromium", "chromium-browser", "google-chrome"]
+WIDTHS = (1280, 800)
+KERNELS = ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, "
+           "at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)",
+           "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x256_32x3_tn_align8>(cutlass_80_tensorop_bf16_s16816gemm_bf16_128x256_32x3_tn_align8::Params)",
+           "dstrain::(anonymous namespace)::rms_norm_kernel(dstrain::RmsNorm)"]
 HOSTILE = "<img src=x onerror=console.log(1)>\"'&\u202e"
 
 
 def browser_or_skip():
+    """What drives a browser, and where the browser is."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
-    except ImportError:
-        print("skipped: pip install playwright")
+    except ImportError as missing:
+        print(f"skipped: {missing} (scripts/setup --tests)")
         sys.exit(77)
-    if not os.path.exists(CHROMIUM):
-        print(f"skipped: {CHROMIUM} is not there (apt-get install chromium)")
+    if path is None:
+        print(f"skipped: none of {', '.join(BROWSERS)} is there (scripts/setup --tests)")
         sys.exit(77)
-    return sync_playwright
+    return sync_playwright, path
 
 
 def write_lines(path, objects):
@@ -54,6 +62,9 @@ def write_trace(folder, rank, ranks, run, draw, layers=100):
             slice("kernel", f"{kind}_kernel<{HOSTILE}>" + "x" * 300, 7 + lane, at + offset, length, device=0, stream=7 + lane, correlation=index + 1, step=5,
                   action=index, **group)
             slice("dstrain_lane", actions[-1]["name"], lane, at + offset, length, action=index, step=5)
+        add_copies(slice, at, draw)
+        for kernel in KERNELS:
+            slice("kernel", kernel, 7, at + 3600 + 50 * KERNELS.index(kernel), draw.lognormvariate(3, 0.5), device=0, stream=7, step=5)
         events.append({"ph": "C", "name": "memory allocated", "pid": 1000, "tid": 0, "ts": at + 100, "args": {"value": (40 << 30) + layer}})
         at += 4000
     ours = {"run": run, "host": "n1", "program": "abc", "incomplete": ""}
@@ -70,9 +81,9 @@ def make_run(path, rate=1.0, ranks=4, steps=400, seed=1, name="GPU"):
     for step in range(1, steps + 1):
         step_s = 0.1 / rate * draw.uniform(0.98, 1.03)
         lines.append({"kind": "step", "step": step, "loss": 2.2 / (1 + step / 150) + draw.gauss(0, 0.02), "samples_per_s": 64 / step_s,
-                      "tokens_per_s": 32768 / step_s, "mfu": 0.41 * rate, "step_s": step_s, "memory_bytes": 41 << 30})
+                      "tokens_per_s": 32768 / step_s, "mfu": 0.41 * rate, "step_s": step_s, "memory_bytes": 41 << 30, "memory_reserved_bytes": 44 << 30})
         if step % 100 == 0:
-            lines.append({"kind": "evaluation", "step": step, "loss": 2.1 / (1 + step / 150), "accuracy": 0.5, "seconds": 1.0})
+            lines.append({"kind": "evaluation", "step": step, "epoch": step / 100, "samples": 1000, "loss": 2.1 / (1 + step / 150), "accuracy": 0.5, "seconds": 1.0})
     write_lines(path / "metrics.jsonl", lines)
     write_lines(path / "events.jsonl", [{"kind": "started", "step": 0, "time": "2026-11-23T02:42:20Z"}])
     (path / "environment.json").write_text(json.dumps({"build": "dstrain", "system": "Linux", "gpu_driver": "580.1", "gpu_names": [name] * ranks,
@@ -133,15 +144,23 @@ class Cells(html.parser.HTMLParser):
             self.heading = False
 
 
+def add_copies(slice, at, draw):
+    for kind, source, target, rate in (("HtoD", "Pinned", "Device", 50e3), ("DtoD", "Device", "Device", 1200e3)):
+        bytes = 1 << 24
+        slice("gpu_memcpy", f"Memcpy {kind} ({source} -> {target})", 20, at, bytes / rate * draw.uniform(0.9, 1.2), device=0, stream=20, bytes=bytes, step=5)
+
+
 def check_numbers(page_file, report):
     page = Cells(page_file.read_text())
     assert len(page.cells) > 40, len(page.cells)
     for place, value in page.cells:
         assert abs(value - figure(report, place)) <= 1e-9 * abs(value), (place, value)
-    for title in ("Traced steps", "Hosts"):
+    for title in ("Traced steps", "Hosts", "Evaluations"):
         assert len([h for h in page.headings if h.split(":")[0] == title]) == len(report["runs"]), page.headings
     places = [place for place, _ in page.cells if place.startswith("runs.0.")]
-    for part in ("traced.ranks.3.breakdown.compute_ns", "traced.kernels.0.sum_ns", "traced.collectives.rows.0.bus_bytes_per_s", "traced.path_kinds.0.ns",
+    for part in ("traced.ranks.3.breakdown.compute_ns", "traced.kernels.0.sum_ns", "traced.kernels.0.median_ns", "traced.kernels.0.p95_ns",
+                 "traced.ranks.0.copies.0.median_bytes_per_s", "evaluations.0.training_loss", "evaluations.3.loss", "memory_reserved",
+                 "traced.collectives.rows.0.bus_bytes_per_s", "traced.path_kinds.0.ns",
                  "traced.memory_steps.0.planned_bytes", "traced.collectives.stragglers.0.blame_ns", "hosts.1.gpu_peak_mib"):
         assert "runs.0." + part in places, (part, places)
     stragglers = report["runs"][0]["traced"]["collectives"]["stragglers"]
@@ -171,6 +190,16 @@ def check_page(browser, page_file, report, pictures):
         assert not said, said
         return
     page.screenshot(path=pictures / "light.png", full_page=True)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.screenshot(path=pictures / f"{width}.png", full_page=True)
+        cut = page.evaluate("[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth + 1).map(w => w.innerText.slice(0, 80))")
+        assert not cut, (width, cut)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size({"width": 1000, "height": 900})
+    names = [cell.inner_text() for cell in page.locator("td[title]").all()]
+    assert "rms_norm_kernel" in names and "Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x256_32x3_tn_align8>" in names, names
+    assert page.locator("svg.durations rect").count() > 50
 
     key = page.locator("svg.bars .key").first
     part = page.locator("svg.bars rect[data-series='0']").first
@@ -232,12 +261,13 @@ def main():
                 report = json.loads(expect_success(run("report", *chosen, "--no-predict", "--json")))
                 check_numbers(page, report)
                 pages.append((page, report))
-            sync_playwright = browser_or_skip()
-            for page, report in pages:
-                with sync_playwright() as playwright:
-                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            sync_playwright, path = browser_or_skip()
+            with sync_playwright() as playwright:
+                # Chromium starts for root, as which CI runs, without its sandbox alone.
+                browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+                for page, report in pages:
                     check_page(browser, page, report, folder)
-                    browser.close()
+                browser.close()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ StepMetrics some_step() {
           .smoothed_step_s = 0.5,
           .remaining_s = 187,
           .memory_bytes = std::int64_t{3} << 30,
+          .memory_allocated_bytes = std::int64_t{1} << 30,
+          .memory_reserved_bytes = std::int64_t{4} << 30,
           .forward_s = 0.0625,
           .backward_s = 0.125,
           .data_wait_s = 0,
@@ -104,7 +106,8 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
         "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,"
         "\"balance_loss\":1.5,\"lr\":0.25,"
         "\"grad_norm\":0.84,\"samples_per_s\":512.0,\"tokens_per_s\":0.0,\"mfu\":0.25,"
-        "\"step_s\":0.25,\"memory_bytes\":3221225472,\"loss_scale\":1024.0,\"skipped_steps\":2,"
+        "\"step_s\":0.25,\"memory_bytes\":3221225472,\"memory_allocated_bytes\":1073741824,"
+        "\"memory_reserved_bytes\":4294967296,\"loss_scale\":1024.0,\"skipped_steps\":2,"
         "\"forward_s\":0.0625,\"backward_s\":0.125,\"optimizer_s\":null,\"data_wait_s\":0.0,"
         "\"exposed_comm_s\":0.03125,\"gpu_util\":0.5,\"gpu_temp_c\":61.0}\n"
         "{\"kind\":\"evaluation\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":0.75,"
@@ -131,10 +134,13 @@ TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit",
     if (unknown) continue;
     CHECK(content.find(tag, at + 1) == std::string::npos);
   }
-  CHECK(tags.size() == 18);
-  const Scalar gib[] = {{"memory/peak_gib", 3}};
-  const std::string event = tensorboard::scalar_event(0, 12, gib);
-  CHECK(content.find(event.substr(event.find("memory/peak_gib"))) != std::string::npos);
+  CHECK(tags.size() == 20);
+  for (const Scalar& gib : {Scalar{"memory/peak_gib", 3}, Scalar{"memory/allocated_gib", 1},
+                            Scalar{"memory/reserved_gib", 4}}) {
+    const Scalar scalars[] = {gib};
+    const std::string event = tensorboard::scalar_event(0, 12, scalars);
+    CHECK(content.find(event.substr(event.find("memory/"))) != std::string::npos);
+  }
 }
 
 TEST_CASE("no two metrics share a name", "[metrics]") {

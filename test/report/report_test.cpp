@@ -304,6 +304,12 @@ TEST_CASE("the ticks of an axis are round and cover it") {
   }
 }
 
+TEST_CASE("an axis over numbers that have no round ones near has its ends for ticks") {
+  CHECK(axis_ticks(0, 5e-324, 5) == std::vector<double>{0, 5e-324});
+  CHECK(axis_ticks(-1.7e308, 1.7e308, 5) == std::vector<double>{-1.7e308, 1.7e308});
+  CHECK(axis_ticks(2, 2, 5) == std::vector<double>{2});
+}
+
 TEST_CASE("Markdown is that of test/golden/report") {
   const TempDir folder;
   Report report = report_of({{.gather = [](int rank) { return rank == 0 ? 0.01 : 0.02; }},

@@ -281,8 +281,10 @@ TEST_CASE("CPU and memory of all hosts and the offsets of their clocks are told"
   const TempDir folder;
   const auto path = write_run(folder);
   const std::string header = "# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)\n";
-  test::spit(path / "cpu.txt", header + "0.5 100 1000 2000\n1.5 300 3000 4000\n");
-  test::spit(path / "cpu-n2.txt", header + "0.5 50 500 900\n");
+  // The first sample of a start has nothing to be measured against.
+  test::spit(path / "cpu.txt",
+             header + "0.5 0 1000 2000\n1.5 100 2000 3000\n0.1 0 2000 3000\n1.1 300 3000 4000\n");
+  test::spit(path / "cpu-n2.txt", header + "0.5 0 500 900\n1.5 50 500 900\n");
   test::spit(path / "memory-n2.csv",
              "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
              "2025/05/22 09:42:33.587, 0, NVIDIA H100, 700, 81559\n"

@@ -196,6 +196,79 @@ TEST_CASE("peaks of memory are found with their action, step by step") {
   CHECK(use->steps[1].allocations == 0);
 }
 
+TEST_CASE("kernels are communication by the names of NCCL, RCCL, MSCCL and NVSHMEM") {
+  const TempDir dir;
+  MadeTrace made(0);
+  const std::vector<std::string> communicate = {
+      "ncclKernel_AllReduce_RING_LL_Sum_float",
+      "void ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+      "rcclGenericKernel",
+      "void rcclGenericKernel<1, false>(rcclArgs)",
+      "mscclKernel_Sum_half_LL128",
+      "nvshmem_barrier_on_stream_kernel",
+      "void nvshmemi_put_block<float>(float*)"};
+  const std::vector<std::string> compute = {"gemm", "void at::native::reduce_kernel<512, 1>()",
+                                            "my_nccl_like"};
+  int id = 0;
+  for (const auto& names : {communicate, compute})
+    for (const std::string& name : names) {
+      ++id;
+      made.kernel(name, 7, 1000 * id, 500, id);
+    }
+  spit(dir / "rank0_trace.json", made.text());
+  const Analysis analysis = analyze({dir / "rank0_trace.json"}, {});
+  std::map<std::string, std::size_t> count;
+  for (const KernelRow& row : analysis.kernels) ++count[row.type];
+  CHECK(count == std::map<std::string, std::size_t>{{"communication", communicate.size()},
+                                                    {"compute", compute.size()}});
+  CHECK(analysis.notes.empty());
+}
+
+TEST_CASE("a negative duration is 0, and said with its place") {
+  const TempDir dir;
+  MadeTrace made(3, 1);
+  made.kernel("whole", 7, 1000, 500, 1);
+  made.kernel("set_back", 7, 5000, -400, 2);
+  const std::string text = made.text();
+  spit(dir / "rank3_trace.json", text);
+  const Analysis analysis = analyze({dir / "rank3_trace.json"}, {});
+  CHECK(analysis.ranks.at(0).all.busy == 500);
+  CHECK(analysis.ranks.at(0).all.window == 4000);
+  REQUIRE(analysis.notes.size() == 1);
+  CHECK(analysis.notes[0] ==
+        fmt::format("rank 3: 1 event of {} has a negative \"dur\", the first at byte {}: counted "
+                    "and drawn as if 0",
+                    (dir / "rank3_trace.json").string(),
+                    text.rfind('{', text.find("set_back"))));
+}
+
+TEST_CASE("a launch belongs to the innermost region around it and to the outermost step") {
+  const TempDir dir;
+  MadeTrace made(0);
+  made.slice("user_annotation", "ProfilerStep#4", "1", "1", 0, 100'000);
+  made.slice("user_annotation", "outer", "1", "1", 1000, 90'000);
+  made.slice("user_annotation", "crosses", "1", "1", 20'000, 60'000);
+  made.slice("user_annotation", "ProfilerStep#5", "1", "1", 30'000, 200'000);
+  made.slice("user_annotation", "short", "1", "1", 40'000, 10'000);
+  // Launched 5 us before.
+  const std::vector<std::pair<std::int64_t, std::string>> at = {
+      {10'000, "outer"}, {50'000, "short"}, {60'000, "crosses"}, {90'000, "outer"}};
+  for (std::size_t i = 0; i < at.size(); ++i)
+    made.kernel("k", 7, at[i].first, 100, static_cast<std::int64_t>(i) + 1);
+  made.kernel("k", 7, 110'000, 100, 9);
+  spit(dir / "rank0_trace.json", made.text());
+  Names names;
+  const std::vector<RankEvents> ranks = load_events(dir / "rank0_trace.json", names, false);
+  REQUIRE(ranks.at(0).events.size() == 5);
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    CAPTURE(i);
+    CHECK(names[ranks[0].events[i].action] == at[i].second);
+    CHECK(ranks[0].events[i].step == 4);
+  }
+  CHECK(ranks[0].events[4].step == 5);
+  CHECK(names[ranks[0].events[4].action].empty());
+}
+
 TEST_CASE("memory, cudaMalloc and the plan are read from a trace and the file beside it",
           "[trace]") {
   const TempDir dir;

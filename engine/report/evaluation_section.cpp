@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/report/document_writer.h"
+#include "engine/report/words.h"
+
+namespace dstrain::report {
+namespace {
+
+constexpr std::size_t kEvaluationsShown = 30;
+
+/// What a column shows of an evaluation, where some evaluation of the run knows it.
+struct Column {
+  const char* title;
+  const char* figure;  ///< in the JSON
+  double EvaluationRow::* field;
+  std::string (*words)(double);
+};
+constexpr Column kColumns[] = {
+    {"epoch", "epoch", &EvaluationRow::epoch, number_words},
+    {"training loss before", "training_loss", &EvaluationRow::training_loss, number_words},
+    {"loss", "loss", &EvaluationRow::loss, number_words},
+    {"accuracy", "accuracy", &EvaluationRow::accuracy, share_words},
+    {"top 5", "top5", &EvaluationRow::top5, share_words},
+    {"loss, average", "ema_loss", &EvaluationRow::ema_loss, number_words},
+    {"accuracy, average", "ema_accuracy", &EvaluationRow::ema_accuracy, share_words},
+    {"took", "seconds", &EvaluationRow::seconds, time_words},
+    {"samples/s", "samples_per_s", &EvaluationRow::samples_per_s, rate_words},
+};
+
+Table evaluation_table(std::size_t run, const std::vector<EvaluationRow>& rows) {
+  Table table = {.header = {"after step"}, .rows = {}};
+  std::vector<const Column*> columns;
+  for (const Column& column : kColumns) {
+    const bool known = std::ranges::any_of(
+        rows, [&](const EvaluationRow& row) { return std::isfinite(row.*column.field); });
+    if (!known) continue;
+    columns.push_back(&column);
+    table.header.emplace_back(column.title);
+  }
+  for (std::size_t k = rows.size() - std::min(kEvaluationsShown, rows.size()); k < rows.size();
+       ++k) {
+    const std::string place = fmt::format("evaluations.{}.", k);
+    std::vector<Cell> cells = {number_cell(run, place + "step", static_cast<double>(rows[k].step),
+                                           fmt::to_string(rows[k].step))};
+    for (const Column* column : columns) {
+      const double value = rows[k].*column->field;
+      cells.push_back(number_cell(run, place + column->figure, value, column->words(value)));
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+}  // namespace
+
+void write_evaluations(Writer& w) {
+  for (std::size_t i = 0; i < w.report.runs.size(); ++i) {
+    const RunFigures& run = w.report.runs[i];
+    const std::vector<EvaluationRow>& rows = run.data.evaluations;
+    if (rows.empty()) continue;
+    Section& section =
+        w.section(w.report.runs.size() == 1 ? "Evaluations" : "Evaluations: " + run.label, i > 0);
+    section.blocks.push_back(evaluation_table(i, rows));
+    std::string what = "On the test split. Training loss before: mean of the steps since the last "
+                       "evaluation.";
+    const bool average = std::ranges::any_of(
+        rows, [](const EvaluationRow& row) { return std::isfinite(row.ema_loss); });
+    if (average) what += " Average: of the weights.";
+    if (rows.size() > kEvaluationsShown)
+      what += fmt::format(" The last {} of {}; --json has all.", kEvaluationsShown, rows.size());
+    section.blocks.push_back(Paragraph{std::move(what)});
+  }
+}
+
+}  // namespace dstrain::report
