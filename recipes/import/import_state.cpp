@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "engine/base/redact.h"
 #include "recipes/import/python_value.h"
 #include "recipes/import/secrets.h"
 #include "recipes/schema/text.h"
@@ -268,15 +269,7 @@ void Import::error(const Given* given, std::string message, std::string hint) {
 }
 
 bool names_secret(std::string_view name) {
-  std::string word =
-      lower(std::string(name.substr(std::min(name.find_first_not_of('-'), name.size()))));
-  std::ranges::replace(word, '-', '_');
-  constexpr std::string_view kParts[] = {"api_key",    "apikey",     "secret", "passw",
-                                         "passphrase", "credential", "bearer"};
-  return word == "token" || word.ends_with("_token") || word.ends_with("_key") ||
-         word.ends_with("_auth") || std::ranges::any_of(kParts, [&](std::string_view part) {
-           return word.find(part) != word.npos;
-         });
+  return is_secret_name(name.substr(std::min(name.find_first_not_of('-'), name.size())));
 }
 
 bool value_is_listed(const Given& given) {
