@@ -121,7 +121,7 @@ the peer in the newest call that ran both, which may be older than the row: card
           "image_input.tsv", [
               Column("data", "case"), Column("card", "hardware"), Column("1", "t1"), Column("4", "t4"), Column("16", "t16"),
               Column("ms of a core", "core_ms")],
-          lambda row: "whole" not in row["case"] or "files" in row["case"]),
+          lambda row: "one core" not in row["case"] and ("whole" not in row["case"] or "files" in row["case"])),
 ], """
 Files without a table here: `checks.tsv` (what passed on GPUs),
 `observing.tsv` (what timing and traces cost), `recompute.tsv` (choices of `memory.recompute: auto`), `graphs.tsv`, `blocks.tsv` (measured layers), `losses.tsv` (ends of runs), `zeropp_losses.tsv`, `machine.tsv` (rates of links, memory, copies). Not kept: [TRIED.md](../engine/kernels/TRIED.md).
