@@ -135,6 +135,7 @@ Rendered by `scripts/figures.py` from the rows of [benchmarks/](benchmarks), whi
 M rows, D width, F hidden width, E experts of which a row takes k, B samples, C channels, e bytes an element, n parameters of the shard, I and
 O elements of input and output. Figures: bf16, median time and share of 4.29 TB/s, the copy rate of one NVIDIA H200, by `test_gpu "[.bench]"`.
 Language models: Qwen2.5-3B (width 2048, hidden 11,008) where none is named, else BLOOM-560m (1024, 4096), 16,384 tokens.
+Farthest from their limit: patchify with patch 14 (4-byte accesses), augment, dropout, add_layer_norm_backward, vocab_loss.
 """, [
     Table("", "", "kernels.tsv", [
         Column("kernel", "case"), Column("bytes moved", "bytes"), Column("ViT-B/16, 128", "vit_base"), Column("ViT-H/14, 64", "vit_huge"),
