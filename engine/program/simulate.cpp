@@ -83,7 +83,7 @@ constexpr Bytes kLargestPiece = Bytes{128} << 20;
 /// Of what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
 /// several pieces is too slow on more than two: each of its kernels waits for a product to end, so
 /// a layer of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
-/// 2026-11-26). Layout::splits_sum leaves few of them.
+/// recipes/benchmarks/machine.tsv). Layout::splits_sum leaves few of them.
 bool goes_by_copies(const Comm& comm, int ranks) {
   if (comm.op == CommOp::all_reduce)
     return comm.bytes % (std::int64_t{comm.width} * ranks) == 0 &&
