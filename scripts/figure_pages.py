@@ -1,7 +1,5 @@
 """The pages that scripts/figures.py renders: what each table shows of its rows, and what a reader must know beside it. A page that is full names
 its cases; a new one that belongs on the page takes the place of another there."""
-import re
-
 from figures import Column, Page, Table, day, figure, of_one_gpu, peer_figure, ratio, shown, with_plan
 
 STRONG = "torch_strong.py"
@@ -17,7 +15,14 @@ def planned(row):
 
 
 def beside(row):
-    return f"{row['peer']}: {re.sub('( tok/s| img/s| ms)$', '', peer_figure(row))}" if row["peer"] else ""
+    """The peer's figure, with its unit where it is another one than ours."""
+    return f"{row['peer']}: {peer_figure(row).removesuffix(' ' + figure(row).split(' ')[-1])}" if row["peer"] else ""
+
+
+def beside_step(row):
+    """The same where the table has steps."""
+    peer = row["peer"].replace("torch 2.11 (torch_parallel.py)", "torch 2.11").replace("PyTorch, transformers", "transformers")
+    return f"{peer}: {shown(row['peer_ms'])}" if row["peer"] else ""
 
 
 TRANSFORMERS = [f"{model}, {states}" for model in (
@@ -58,7 +63,7 @@ the peer in the newest call that ran both, which may be older than the row: card
           "`dstrain bench step recipes/cnn/MODEL_random_ddp.yaml`, fp32 master weights; the peer is timm's model, compiled, channels last.",
           "images.tsv", [
               Column("run", "case"), Column("newest", day), Column("rate", figure), Column("bar", "limit"),
-              Column("planned, ms", planned, "planned_ms"), Column("GiB", GIB, "memory_gib"), Column("peer", peer_figure, "peer_ms"),
+              Column("planned of measured, ms", planned, "planned_ms"), Column("GiB", GIB, "memory_gib"), Column("peer", peer_figure, "peer_ms"),
               Column("peer, GiB", "peer_gib", "peer_ms"), Column("ratio", ratio, "peer_ms")],
           on("H200"), (
               "MobileNetV2, 256 images", "EfficientNet-B0, 256 images", "ResNet-50, 256 images", "VGG-16, 128 images",
@@ -68,8 +73,8 @@ the peer in the newest call that ran both, which may be older than the row: card
           "4 x 4 and 531.3 in 1 x 16. Bars: tensor 2 at 0.92 of one GPU, tensor 4 at 0.82. Limits: the power of the cards, exchanges.",
           "layouts.tsv", [
               Column("layout", "case"), Column("newest", day), Column("step, ms", "step_ms"), Column("MFU", "mfu", "mfu"),
-              Column("planned, ms", planned, "planned_ms"), Column("GiB", GIB, "memory_gib"), Column("of one GPU", of_one_gpu, "one_gpu_ms"),
-              Column("peer", lambda row: beside(row).replace("torch 2.11 (torch_parallel.py)", "torch 2.11"), "peer"),
+              Column("planned of measured, ms", planned, "planned_ms"), Column("GiB", GIB, "memory_gib"), Column("of one GPU", of_one_gpu, "one_gpu_ms"),
+              Column("peer, ms", beside_step, "peer"),
               Column("ratio", ratio, "peer")],
           on("H200", "2", "4"), (
               "data 4, ZeRO-1, 1 x 16", "data 4, ZeRO-3, 1 x 16", "data 4, ZeRO-2, 4 x 4", "data 4, ZeRO-2, 4 x 4, bf16 gradients",
@@ -81,10 +86,10 @@ the peer in the newest call that ran both, which may be older than the row: card
           "A step of four beside one GPU with as many images or tokens for each; peers are exchanges by NCCL instead of copies "
           "(`parallel.peer_copies: false`) and transformers' ViT-B under DDP and FSDP2.",
           "data_parallel.tsv", [
-              Column("run", "case"), Column("newest", day), Column("step, ms", "step_ms"), Column("one GPU, ms", "one_gpu_ms", "one_gpu_ms"),
-              Column("of one GPU", of_one_gpu, "one_gpu_ms"), Column("bar", lambda row: row["limit"].removesuffix(" of one GPU"), "limit"),
-              Column("peer", beside, "peer"), Column("ratio", ratio, "peer")],
-          on("H200", "4"), (
+              Column("run", "case"), Column("date", day), Column("step, ms", "step_ms"), Column("one GPU, ms", "one_gpu_ms"),
+              Column("of one GPU", of_one_gpu), Column("bar", lambda row: row["limit"].removesuffix(" of one GPU"), "limit"),
+              Column("peer, ms", beside_step, "peer"), Column("ratio", ratio, "peer")],
+          lambda row: on("H200", "4")(row) and row["one_gpu_ms"], (
               "ViT-H, 64 images, DDP", "ViT-H, 64 images, ZeRO-3", "ViT-B, 128 images, DDP",
               "ViT-B, 128 images, ZeRO-3", "Qwen2.5-3B, 4 x 4 x 1024, DDP", "Qwen2.5-3B, 4 x 4 x 1024, ZeRO-3",
               "VGG-16, 64 images, ZeRO-1", "ResNet-50, 128 images, ZeRO-3", "MobileNetV2, 128 images, ZeRO-3")),
@@ -92,7 +97,7 @@ the peer in the newest call that ran both, which may be older than the row: card
           "`dstrain bench step RECIPE --set memory.offload...`. Limit: a link of 88 GB/s both ways, 837 ms for fp32 states of Qwen2.5-3B "
           "(65,536 tokens a step). BLOOM-7b1 does not fit without offload.",
           "offload.tsv", [
-              Column("run", "case"), Column("rate", figure), Column("planned, ms", planned), Column("GiB", GIB),
+              Column("run", "case"), Column("rate", figure), Column("planned of measured, ms", planned), Column("GiB", GIB),
               Column("of the rate without", of_one_gpu), Column("host GiB", with_plan("host_gib", "planned_host_gib"))],
           on("H200"), (
               "Qwen2.5-3B, states half pinned", "Qwen2.5-3B, states pinned", "BLOOM-7b1, 4 x 2048 x 8, states pinned",
@@ -101,7 +106,7 @@ the peer in the newest call that ran both, which may be older than the row: card
           "`dstrain bench zero recipes/bloom/bloom-560m_squad_500.yaml`; DeepSpeed 0.19.8 in another call. Aim: 0.8 of the rate without "
           "offload, 147.0k and 144.3k tok/s.",
           "zero_offload.tsv", [
-              Column("cell", "case"), Column("rate", "rate"), Column("planned, ms", planned),
+              Column("cell", "case"), Column("rate", "rate"), Column("planned of measured, ms", planned),
               Column("peak MiB", with_plan("peak_mib", "planned_mib")), Column("DeepSpeed", "peer_rate"),
               Column("ratio", lambda row: ratio(row | {"peer_ms": ""}))],
           lambda row: row["peer"]),

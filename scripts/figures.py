@@ -149,7 +149,10 @@ def rendered(page):
             cells = []
             for column in table.columns:
                 source = next((r for r in rows if same_case(r, row) and r[column.filled]), row) if column.filled else row
-                cells.append(column.value(source) if callable(column.value) else source[column.value] if column.value == "case" else shown(source[column.value]))
+                if callable(column.value):
+                    cells.append(column.value(source))
+                else:
+                    cells.append(source[column.value] if column.value == "case" else shown(source[column.value]))
             lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *paragraphs(page.tail)] if page.tail else []
     wide = [line for line in lines if len(line) > WIDTH]
