@@ -34,8 +34,7 @@ MODELS = Page("recipes/BENCHMARKS.md", "recipes/benchmarks", """
 Rendered by `scripts/figures.py` from the rows of [benchmarks/](benchmarks). They name date, commit and command of each figure and hold more
 cases: H100s, CIFAR-100, all cells of tables. `scripts/benchmark --record` adds rows.
 
-CUDA 13.0, LibTorch 2.11, NCCL 2.28, NVLink without multicast; random weights and data, but images, labels and augmentation go through the
-loader. A line is the newest row of its case (month and day of 2026); "a, b" are two runs. Rates are tokens or images per second and GPU, of the
+CUDA 13.0, LibTorch 2.11, NCCL 2.28, NVLink without multicast; random weights and data, which go through the loader. A line is the newest row of its case (month and day of 2026); GiB, MFU and plans that it lacks are those of an older one. "a, b" are two runs. Rates are tokens or images per second and GPU, of the
 median step in a run's second half. GiB are allocated on rank 0; brackets hold what `dstrain plan` said. A ratio is how many times as fast as
 the peer in the newest call that ran both, which may be older than the row: cards and hours differ by 4 %. Aims and bars: what we want.
 """, [
