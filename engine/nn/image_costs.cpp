@@ -10,7 +10,7 @@ namespace dstrain {
 namespace {
 
 // Operations of kernels that instructions bind, not memory, fitted with Machine::vector_flops_per_s
-// to the times of engine/kernels/README.md.
+// to the times of engine/kernels/benchmarks/conv.tsv.
 
 /// For a number of a depthwise convolution's input beside its taps: to fp32, norm, activation; in
 /// backward the same again, and the gradients of activation and norm. So does what takes means of

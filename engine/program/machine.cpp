@@ -20,7 +20,7 @@ Machine h200() {
       // reaches 362e12, of 1,024 tokens 220e12, for which kAttentionTraffic stands.
       .attention_flops_per_s = 400e12,
       // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes
-      // on an H100, which has the same processors (engine/kernels/README.md).
+      // on an H100, which has the same processors (engine/kernels/benchmarks/conv.tsv).
       .vector_flops_per_s = 14e12,
       // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
       // 0.5 (EfficientNet-B0, 128 images, H100).

@@ -15,7 +15,7 @@ struct MemoryLimit {
 };
 
 /// Share of a device's memory that no plan may use: the caching allocator held up to 2.7 % more
-/// than was allocated (recipes/BENCHMARKS.md), and the ledger was short by up to 1.3 %.
+/// than was allocated, and the ledger was short by up to 1.3 %.
 inline constexpr double kMemoryReserve = 0.04;
 
 /// Share of the limit within which outputs of activation functions are kept: the gain, about 1 % of

@@ -64,7 +64,7 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
 /// Of an exchange beside products so much is left: its parts are summed, or a copy of them ends
 /// late, and two products start in place of one; and its bytes slow the products. Fitted to steps
 /// of Qwen2.5-3B on two and four H200 with micro-batches of 4 and 16 samples
-/// (recipes/BENCHMARKS.md).
+/// (recipes/benchmarks/layouts.tsv).
 constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
 
 /// Whether devices of these ranks can copy into each other's memory.
@@ -83,7 +83,7 @@ constexpr Bytes kLargestPiece = Bytes{128} << 20;
 /// Of what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
 /// several pieces is too slow on more than two: each of its kernels waits for a product to end, so
 /// a layer of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
-/// recipes/BENCHMARKS.md). Layout::splits_sum leaves few of them.
+/// recipes/benchmarks/machine.tsv). Layout::splits_sum leaves few of them.
 bool goes_by_copies(const Comm& comm, int ranks) {
   if (comm.op == CommOp::all_reduce)
     return comm.bytes % (std::int64_t{comm.width} * ranks) == 0 &&
@@ -94,7 +94,7 @@ bool goes_by_copies(const Comm& comm, int ranks) {
 /// And of one beside another micro-batch, for each other rank, as copies run one after the other,
 /// and kernels when those of the other micro-batch leave room; and for its bytes, which slow what
 /// runs beside it. Fitted to seven steps of Qwen2.5-3B on two and four H200, micro-batches of 4 to
-/// 32 samples (recipes/BENCHMARKS.md).
+/// 32 samples (recipes/benchmarks/layouts.tsv).
 constexpr double kBesideAnother = 8e-6, kBesideAnotherBytesPerS = 750e9;
 
 Comm comm_of(const Exchange& exchange) {

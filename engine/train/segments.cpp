@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxRecorded = 8192;
 
 /// Exchanges of experts read on the host. Those of tensor ranks, by copies and by NCCL, gain
-/// nothing from graphs (engine/kernels/README.md) but where two micro-batches run at once: there
+/// nothing from graphs (engine/kernels/TRIED.md) but where two micro-batches run at once: there
 /// the host would be too slow.
 bool exchanges_in_graph(const Action& action, bool two_at_once) {
   return std::ranges::all_of(action.comm, [&](const Comm& comm) {

@@ -1,4 +1,4 @@
-"""Planned beside measured: of the runs in test/golden/measured, whose figures are those of recipes/BENCHMARKS.md, memory is planned within 2 % and the step
+"""Planned beside measured: of the runs in test/golden/measured, whose figures are those of recipes/benchmarks, memory is planned within 2 % and the step
 within 10 %. A run that is outside says by how much ("known": planned over measured, less 1) and must not get worse. DSTRAIN_UPDATE_GOLDEN=1 writes "known"
 anew. Runs in NAME.json are planned for machine NAME or, where there is a NAME.rates, by the rates in it, as `dstrain doctor --measure` wrote them there."""
 import json

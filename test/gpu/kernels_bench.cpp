@@ -9,7 +9,7 @@
 #include "test/gpu/bench.h"
 
 /// How long every kernel takes on an H200 at the shapes of real models; hidden, run with
-/// `test_gpu "[bench]"`. Bytes are those of engine/kernels/README.md.
+/// `test_gpu "[bench]"`. Bytes are those of engine/kernels/BENCHMARKS.md.
 namespace dstrain {
 namespace {
 

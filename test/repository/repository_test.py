@@ -1,4 +1,4 @@
-"""Rules of the tree that no compiler checks: include order of the layers, banned headers, tested kernels, no machine's paths."""
+"""Rules of the tree that no compiler checks: include order of the layers, banned headers, widths of pages, no machine's paths."""
 import pathlib
 import re
 import subprocess
@@ -129,6 +129,15 @@ for name in files:
         problems.append(f"{name}: the test '{case}' has a semicolon in its name, which parts it for ctest")
     if name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) and text.count("\n") > 600:
         problems.append(f"{name}: {text.count(chr(10))} lines; a file of more than 600 holds two things")
+
+# Pages for people; .editorconfig says the same. What the program writes is as wide as what it lists.
+MAY_BE_WIDE = ("recipes/REFERENCE.md", "recipes/DEEPSPEED_KEYS.md", "test/golden/")
+for name in files:
+    if not name.endswith(".md") or name.startswith(MAY_BE_WIDE):
+        continue
+    for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+        if len(line) > 140:
+            problems.append(f"{name}:{number}: {len(line)} columns; a line of Markdown, rows of tables too, has at most 140")
 
 for folder in ("cmd", "engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts"):
     if (ROOT / folder).is_dir() and not (ROOT / folder / "README.md").exists():
