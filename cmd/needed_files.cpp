@@ -12,7 +12,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/weights/weight_folder.h"
-#include "launcher/base/redact.h"
+#include "engine/base/redact.h"
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 
@@ -119,8 +119,8 @@ std::vector<Diagnostic> missing_files(const LoadedRecipe& loaded) {
 
 void look_for_files(const LoadedRecipe& loaded, const FilesLook& look) {
   // The launcher refuses a recipe that holds a secret; nothing of it is printed before.
-  if (std::ranges::any_of(loaded.variables, launcher::is_secret_name) ||
-      !launcher::Redactor(launcher::own_environment()).find(resolved_yaml(loaded)).empty())
+  if (std::ranges::any_of(loaded.variables, is_secret_name) ||
+      !Redactor(own_environment()).find(resolved_yaml(loaded)).empty())
     return;
   std::vector<Diagnostic> missing = missing_files(loaded);
   if (look.resumes)

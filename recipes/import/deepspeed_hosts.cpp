@@ -43,9 +43,9 @@ std::vector<std::string> split(std::string_view text, char mark) {
 
 /// "h1 slots=4 ...", as the pattern ^(\S+)\s+slots=(\d+) of its launcher; no slots for other lines.
 HostSlots host_line(std::string_view line) {
-  constexpr std::string_view kBlanks = " \t\r\f\v";
-  const std::size_t name_end = std::min(line.find_first_of(kBlanks), line.size());
-  std::size_t at = std::min(line.find_first_not_of(kBlanks, name_end), line.size());
+  constexpr std::string_view kSpaces = " \t\r\f\v";
+  const std::size_t name_end = std::min(line.find_first_of(kSpaces), line.size());
+  std::size_t at = std::min(line.find_first_not_of(kSpaces, name_end), line.size());
   HostSlots host = {std::string(line.substr(0, name_end)), {}};
   if (!line.substr(at).starts_with("slots=")) return host;
   at += 6;

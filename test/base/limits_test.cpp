@@ -42,7 +42,7 @@ std::string said_under(__rlimit_resource resource, rlim_t bytes,
   return text;
 }
 
-std::string error_of(const std::function<void()>& body) {
+std::string reason_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -57,7 +57,7 @@ TEST_CASE("a file that may not grow is an error of its write, with the limit", "
   const test::TempDir dir;
   const std::string said = said_under(RLIMIT_FSIZE, 4096, [&] {
     prepare_limits();
-    return error_of([&] { write_file_atomically(dir / "file", std::string(5000, 'x')); });
+    return reason_of([&] { write_file_atomically(dir / "file", std::string(5000, 'x')); });
   });
   CHECK(said == "74 cannot write " + (dir / "file").string() +
                     ": File too large; a file of this process may have 4.00 KiB (ulimit -f, "
@@ -66,11 +66,11 @@ TEST_CASE("a file that may not grow is an error of its write, with the limit", "
 
 TEST_CASE("a stack that is too small is refused by name", "[base][limits]") {
   const std::string said =
-      said_under(RLIMIT_STACK, 64 << 10, [] { return error_of([] { prepare_limits(); }); });
+      said_under(RLIMIT_STACK, 64 << 10, [] { return reason_of([] { prepare_limits(); }); });
   CHECK(said ==
         "69 the stack of this process may have 64.00 KiB (ulimit -s, RLIMIT_STACK), and it needs "
         "1.00 MiB");
-  CHECK(said_under(RLIMIT_STACK, 2 << 20, [] { return error_of([] { prepare_limits(); }); }) ==
+  CHECK(said_under(RLIMIT_STACK, 2 << 20, [] { return reason_of([] { prepare_limits(); }); }) ==
         "ok");
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("a thread that finds no room is told from one that the system refuses"
   const auto code = std::make_error_code(std::errc::resource_unavailable_try_again);
   CHECK_FALSE(address_space_error(std::make_error_code(std::errc::io_error)).has_value());
   const std::string said = said_under(RLIMIT_AS, rlim_t{1} << 40, [&] {
-    return error_of([&] {
+    return reason_of([&] {
       if (const auto error = address_space_error(code)) throw *error;
     });
   });

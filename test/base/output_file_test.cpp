@@ -46,7 +46,7 @@ mode_t mode_of(const fs::path& path) {
   return status.st_mode & 07777;
 }
 
-void make_socket(const fs::path& path) {
+void make_socket_file(const fs::path& path) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -60,7 +60,7 @@ void make_socket(const fs::path& path) {
 TEST_CASE("what is no file is never waited for, and never written through", "[output_file]") {
   const TempDir dir;
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
-  make_socket(dir / "socket");
+  make_socket_file(dir / "socket");
   fs::create_directory(dir / "folder");
   spit(dir / "target", "old");
   fs::create_symlink(dir / "target", dir / "link");

@@ -335,9 +335,10 @@ TEST_CASE("a plan says which forms of ZeRO++ are in effect", "[plan]") {
     });
     CHECK(coded == (plan.wires.find("gradients travel as int4") != std::string::npos));
   }
-  CHECK(make_plan("plain", Recipe{.batch = r.batch},
-                  make_strategy(Recipe{.batch = r.batch}, cost, 2, cpu()), cost, cpu())
-            .wires.empty());
+  Recipe plain;
+  plain.batch = r.batch;
+  const Strategy strategy = make_strategy(plain, cost, 2, cpu());
+  CHECK(make_plan("plain", plain, strategy, cost, cpu()).wires.empty());
 }
 
 TEST_CASE("the plan says of each form whether it pays", "[plan]") {
