@@ -20,7 +20,7 @@ import zlib
 from support import DSTRAIN, ROOT
 
 GROUPS = {"bench", "checkpoint", "data", "recipe", "trace"}  # commands of two words
-MOST_LINES, MOST_COLUMNS = 120, 140
+MOST_LINES, MOST_COLUMNS, MOST_SHOWN = 120, 140, 3000
 BLOCK = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 pages = sorted((ROOT / "recipes/guides").glob("*.md"))
 
@@ -108,7 +108,8 @@ def shell(script, folder):
                    "CUDA_VISIBLE_DEVICES": ""}
     for name in ("DSTRAIN_DATA", "DSTRAIN_MODEL"):
         environment.pop(name, None)
-    return subprocess.run(["bash", "-ec", script], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, env=environment)
+    return subprocess.run(["bash", "-ec", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                          timeout=120, env=environment)
 
 
 helps = {}
@@ -156,7 +157,7 @@ def try_page(page, folder):
             elif len(info) > 1 and body not in source:
                 problems.append(f"{at}: is not in {info[1]}")
             elif len(info) == 1 and (line := missing_line(body, source)) is not None:
-                problems.append(f"{at}: '{line}' is not what is printed:\n{source}")
+                problems.append(f"{at}: '{line}' is not what is printed:\n{source[:MOST_SHOWN]}")
             continue
         printed = None
         if info[:1] != ["sh"]:
@@ -165,9 +166,9 @@ def try_page(page, folder):
         elif info[1:] in (["run"], ["dry"]):
             script = body if info[1] == "run" else "".join(f"dstrain {shlex.join(words)} --dry-run\n" for words in commands_of(body))
             done = shell(script, folder)
-            printed = done.stdout + done.stderr
+            printed = done.stdout
             if done.returncode != 0:
-                problems.append(f"{at}: exit {done.returncode}\n{script}{printed}")
+                problems.append(f"{at}: exit {done.returncode}\n{script}{printed[-MOST_SHOWN:]}")
         elif info[1:] == ["shown"]:
             problems += [f"{at}: {shlex.join(words)}: {wrong}" for words in commands_of(body) if (wrong := check_shown(words, folder))]
         else:
@@ -180,7 +181,7 @@ def try_page(page, folder):
 
 def sources():
     """Text of all sources, literals that stand one after the other joined."""
-    found = [*(path for folder in ("cmd", "engine", "launcher", "recipes") for path in (ROOT / folder).rglob("*.cpp")), ROOT / "scripts/setup"]
+    found = [*(path for folder in ("cmd", "engine", "launcher", "recipes") for path in (ROOT / folder).rglob("*.c*")), ROOT / "scripts/setup", ROOT / "scripts/dstrain"]
     return re.sub(r'"\s*\n\s*"', "", "\n".join(path.read_text(errors="replace") for path in found)).replace('\\"', '"')
 
 
