@@ -5,7 +5,7 @@
   shown  it needs GPUs, the network or hours: its dstrain lines are parsed; command, options, recipes and hostfiles must exist
 
 A `text` block behind run or dry quotes what these print: its lines, in this order; numbers may differ, "..." ends a line early. `text FILE`
-quotes a file of the tree, to the letter. In a table whose first column is headed "it says", that column quotes messages of the sources."""
+quotes a file of the tree, to the letter. A list item that begins with a quotation, "- `...`:", quotes a message of the sources."""
 import concurrent.futures
 import json
 import os
@@ -186,15 +186,9 @@ def sources():
 
 
 def try_messages(page, text):
-    """Messages of its tables that no source holds: each part of them between the places of values, which are written as words in capitals or N."""
-    problems, in_table = [], False
-    for line in page.read_text().splitlines():
-        in_table = line.startswith("| it says ") or (in_table and line.startswith("|"))
-        for message in re.findall(r"`([^`]*)`", line.split(" | ")[0]) if in_table else ():
-            for part in re.split(r"\s*\.\.\.\s*", message):
-                if part and part not in text:
-                    problems.append(f"{page.relative_to(ROOT)}: '{part}' is no message of the sources")
-    return problems
+    """Messages that the page quotes and no source holds."""
+    return [f"{page.relative_to(ROOT)}: '{message}' is no message of the sources"
+            for message in re.findall(r"^- `([^`]*)`:", page.read_text(), re.M) if message not in text]
 
 
 def main():
