@@ -208,7 +208,7 @@ TEST_CASE("image folders are read with classes in name order and their own test 
   REQUIRE(sample.pixels[14 * 84 + 2] == 100);
 }
 
-TEST_CASE("WebP and every name of JPEG are read; what is no image is counted and named",
+TEST_CASE("WebP and every name of JPEG are read, what is no image is counted and named",
           "[data]") {
   struct Notes final : ProgressSink {
     void note(const std::string& text) override { lines.push_back(text); }
