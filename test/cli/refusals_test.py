@@ -66,7 +66,8 @@ def test_models_that_do_not_fit(folder):
     recipe = folder / "recipe.yaml"
     recipe.write_text(f"""
 model:    {{ weights: "{folder / 'model'}" }}
-data:     {{ name: random, sequence: 8, train_size: 8 }}
+data:     {{ name: random, sequence: 8, samples: 8 }}
+optimizer: {{ lr: 0.001 }}
 batch:    {{ global: 8, micro: 1 }}
 parallel: {{ backend: gloo }}
 run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}

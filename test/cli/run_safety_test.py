@@ -24,7 +24,7 @@ def wait_for_checkpoint(folder, process):
 
 
 def test_one_writer(folder):
-    steps = ["--set", "run.steps=100000", "--set", "run.checkpoint.every=5", "--set", f"run.output={folder / 'runs'}"]
+    steps = ["--set", "run.steps=100000", "--set", "run.checkpoint.every=1000", "--set", f"run.output={folder / 'runs'}"]
     launched = start("launch", QUICKSTART, "--ranks", "1", *TINY, *steps)
     directory = wait_for_checkpoint(folder / "runs", launched)
     for command in (["engine", QUICKSTART], ["launch", QUICKSTART, "--ranks", "1"]):
@@ -60,7 +60,7 @@ def test_leftovers_of_torchrun(folder):
 def test_a_master_that_is_nowhere(folder):
     for rank in ("0", "1"):
         world = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "no.such.host.invalid", "MASTER_PORT": str(free_port())}
-        done = run("engine", QUICKSTART, *TINY, "--set", f"run.output={folder}", env=os.environ | world, timeout=100)
+        done = run("engine", QUICKSTART, *TINY, "--set", "run.steps=2", "--set", f"run.output={folder}", env=os.environ | world, timeout=100)
         assert done.returncode == 69, (done.returncode, done.stderr)
         assert "MASTER_ADDR: 'no.such.host.invalid' stands for no address" in done.stderr, done.stderr
 

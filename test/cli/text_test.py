@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
     whole, curve = check_resume("recipes/bloom/bloom-560m_squad.yaml", scratch, "squad", squad)
     said = expect_success(run("launch", "recipes/bloom/bloom-560m_squad.yaml", "--ranks", 1, "--set", f"run.output={scratch}/said",
                               *[word for setting in [*squad, "run.epochs=0", "run.steps=2", "run.evaluate=2"] for word in ("--set", setting)]))
-    assert said.count("data, test: ") == 1 and said.count("data, train: ") == 1, said
+    assert said.count("data, test: 16 samples") == 1 and said.count("data, train: 96 samples") == 1, said
     assert curve[max(curve)] < 0.8 * curve[1], curve
     evaluations = metrics(whole, "evaluation")
     assert evaluations, "no evaluation"

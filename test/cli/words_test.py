@@ -47,7 +47,7 @@ for command in (["launch", *words, "--dry-run"], ["verify", *words, "--steps", 1
 plan = json.loads(run("plan", *words, "--json").stdout)
 assert plan["world_size"] == 2 and "ZeRO-3" in expect_success(run("plan", *words)), plan
 bench = expect_success(run("bench", "run", *words, "--steps", 2, "--warmup", 0, "--repeat", 1, "-o", scratch / "bench"))
-assert "quickstart-recipe-1-ranks-2" in bench, bench
+assert "quickstart-recipe-2-ranks-1" in bench, bench
 for command in ("launch", "plan", "verify"):
     refused(run(command, *words, "--ranks", 2), "given twice")
 refused(run("launch", "qwen", "zero2", 8, 4, 1), "'qwen' can be qwen2.5-14b, qwen2.5-3b, qwen2.5-3b-moe or qwen3-1.7b")

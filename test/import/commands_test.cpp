@@ -258,7 +258,7 @@ TEST_CASE("tf32 has no effect beside 16 bits", "[import]") {
   CHECK(said_in(said(R"({"tf32": true})"), "--accept tf32"));
 }
 
-TEST_CASE("--set run.steps may end a run before its schedule ends", "[import]") {
+TEST_CASE("an override of run.steps may end a run before its schedule ends", "[import]") {
   ImportOptions options = test::options_of(
       {{"ds.json", R"({"train_batch_size": 4, "optimizer": {"type": "AdamW"}, "scheduler": {"type":
 "WarmupDecayLR", "params": {"total_num_steps": 500, "warmup_num_steps": 10}}})"}});

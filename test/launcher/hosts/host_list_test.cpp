@@ -172,7 +172,7 @@ TEST_CASE("include keeps hosts and GPUs, exclude takes them away", "[launcher][h
   CHECK(filter_hosts(hosts, "b:0,2", "").front().gpus == 2);
   const auto here = read("me slots=4\nb slots=2\n");
   CHECK(lines_of(filter_hosts(here, "localhost:1,3@b", "")) ==
-        Lines{"me 2 here gpu 1 gpu 3", "b 2"});
+        Lines{"me 2 gpu 1 gpu 3 here", "b 2"});
   CHECK(lines_of(filter_hosts(here, "", "127.0.0.1")) == Lines{"b 2"});
 }
 
