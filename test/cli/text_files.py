@@ -39,9 +39,10 @@ def write_metamathqa(path, count):
 def read_cache(path):
     """[(tokens, first token of the response, group)] of a cache file."""
     content = pathlib.Path(path).read_bytes()
-    magic, width, samples, tokens, *_ = struct.unpack("<8Q", content[:64])
-    assert magic == int.from_bytes(b"dstrtok1", "little")
-    ids = np.frombuffer(content, dtype=f"<u{width}", count=tokens, offset=64)
-    index = np.frombuffer(content, dtype=SAMPLE, count=samples, offset=64 + (tokens * width + 7) // 8 * 8)
+    header = struct.Struct("<8s32s7Q")
+    magic, _, width, samples, tokens, *_ = header.unpack_from(content)
+    assert magic == b"dstrtok2", magic
+    ids = np.frombuffer(content, dtype=f"<u{width}", count=tokens, offset=header.size)
+    index = np.frombuffer(content, dtype=SAMPLE, count=samples, offset=header.size + (tokens * width + 7) // 8 * 8)
     begins = [0, *index["end"][:-1].tolist()]
     return [(ids[b:s["end"]].tolist(), int(s["response"]), int(s["group"])) for b, s in zip(begins, index)]
