@@ -32,8 +32,8 @@ def plans(recipes, ranks, *more):
 
 by_ranks, commented = {}, {}
 with tempfile.TemporaryDirectory() as scratch:
+    expect_success(run("recipe", "check", *recipes))
     for recipe in recipes:
-        expect_success(run("recipe", "check", recipe))
         expect_success(run("recipe", "show", recipe))
         values = json.loads(expect_success(run("recipe", "show", recipe, "--json")))["recipe"]["parallel"]
         fewest = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))

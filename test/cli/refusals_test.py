@@ -89,7 +89,7 @@ run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}
             else:
                 assert done.returncode in (64, 65) and words in done.stderr, (command, options, done.returncode, done.stdout, done.stderr)
         if words and ranks == 1:
-            done = run("engine", recipe)
+            done = run("engine", recipe, "--set", f"run.output={folder / 'alone'}")
             assert done.returncode in (64, 65) and words in done.stderr, (done.returncode, done.stderr)
     expect_nothing_left(folder)
 
