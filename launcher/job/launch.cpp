@@ -255,7 +255,8 @@ class Job {
     const bool here_only =
         std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
                     [](const NodePlacement& node) { return node.host.reach == Reach::local; });
-    if (!here_only && !token_) token_.emplace(run_.path);
+    // One for each start: an agent of an earlier start that lost its launcher takes its own away.
+    if (!here_only) token_.emplace(run_.path);
     std::vector<Host> hosts;
     for (const NodePlacement& node : placement_.nodes) {
       PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);

@@ -130,6 +130,6 @@ with tempfile.TemporaryDirectory() as scratch:
     again = ["bench", "zero", missing, "--ranks", 1, "--stages", 0, "--offload", "none", "-o", scratch / "missing"]
     for extra, expected in (([], 1), ([], 1), (["--retry"], 2)):
         result = run(*again, *extra)
-        assert result.returncode == 1 and "/nowhere" in cells_of(scratch / "missing")["missing", 1, 0, "none", "", ""]["reason"], result.stdout
+        assert result.returncode == 1 and "what is not there: data.path" in cells_of(scratch / "missing")["missing", 1, 0, "none", "", ""]["reason"], result.stdout
         assert len((scratch / "missing" / "stages" / "bench.jsonl").read_text().splitlines()) == expected
 print("bench zero: cells, their tables and their reasons")

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "engine/base/index.h"
@@ -51,9 +52,9 @@ at::Tensor plain_losses(const at::Tensor& logits, const at::Tensor& choices,
   at::Tensor total = at::zeros({}, logits.options());
   std::int64_t first = 0;
   for (const std::int64_t length : numbers(losses.lengths)) {
-    const auto mean = [&](const at::Tensor& x) { return x.narrow(0, first, length).mean(0); };
-    first += losses.tokens;
+    const std::int64_t begin = std::exchange(first, first + losses.tokens);
     if (length == 0) continue;
+    const auto mean = [&](const at::Tensor& x) { return x.narrow(0, begin, length).mean(0); };
     const at::Tensor balance = (mean(share) * mean(p)).sum() * static_cast<double>(experts);
     total = total + balance * losses.balance + mean(log_sum.pow(2)) * losses.z;
   }
