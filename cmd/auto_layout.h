@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 

@@ -1,4 +1,4 @@
-#include "engine/train/bench.h"
+#include "engine/train/measure/step_bench.h"
 
 #include <memory>
 
@@ -7,7 +7,7 @@
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
 #include "engine/base/output.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

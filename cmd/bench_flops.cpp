@@ -10,8 +10,8 @@
 #include "engine/base/output.h"
 #include "engine/program/flops_report.h"
 #include "engine/program/simulate.h"
-#include "engine/train/block_times.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
+#include "engine/train/measure/block_times.h"
 
 namespace dstrain {
 namespace {

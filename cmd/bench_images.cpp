@@ -17,12 +17,12 @@
 #include "engine/base/make_folder.h"
 #include "engine/base/output.h"
 #include "engine/bench/input_tables.h"
-#include "engine/data/jpeg_units.h"
+#include "engine/data/images/jpeg_units.h"
 #include "engine/device/numa.h"
-#include "engine/train/input_rates.h"
-#include "engine/train/world.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/load.h"
+#include "engine/train/measure/input_rates.h"
+#include "engine/train/session/world.h"
 
 namespace dstrain {
 namespace {

@@ -20,7 +20,7 @@
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/bench/parallel_files.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

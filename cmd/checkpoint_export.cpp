@@ -23,9 +23,9 @@
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
-#include "recipes/schema/image_processor.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/phases.h"
+#include "engine/recipe/image_processor.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/phases.h"
 
 namespace dstrain {
 namespace {

@@ -29,8 +29,8 @@
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
 #include "engine/nn/block_state.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/optimizers.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/optimizers.h"
 
 namespace dstrain {
 namespace {

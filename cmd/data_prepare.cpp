@@ -16,8 +16,8 @@
 #include "engine/base/units.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text_dataset.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

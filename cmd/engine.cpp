@@ -6,7 +6,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
-#include "engine/train/train.h"
+#include "engine/train/session/train.h"
 
 namespace dstrain {
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "cmd/command.h"
-#include "engine/train/memory_errors.h"
+#include "engine/train/execute/memory_errors.h"
 
 /// The commands that need LibTorch; called by `dstrain` with its own arguments.
 extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int argc, char** argv) {

@@ -18,6 +18,7 @@
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
 #include "engine/base/output.h"
+#include "engine/recipe/load.h"
 #include "launcher/base/standard_output.h"
 #include "launcher/hosts/slurm_allocation.h"
 #include "launcher/job/agent.h"
@@ -25,7 +26,6 @@
 #include "launcher/job/recipe_files.h"
 #include "launcher/protocol/protocol.h"
 #include "launcher/transport/joined.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain {
 namespace {

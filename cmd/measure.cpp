@@ -1,4 +1,4 @@
-#include "engine/train/measure.h"
+#include "engine/train/measure/measure.h"
 
 #include "cmd/command.h"
 #include "engine/base/error.h"

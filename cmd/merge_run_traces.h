@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

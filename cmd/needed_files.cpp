@@ -11,10 +11,10 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
-#include "engine/weights/weight_folder.h"
 #include "engine/base/redact.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/families.h"
+#include "engine/weights/weight_folder.h"
 
 namespace dstrain {
 namespace {

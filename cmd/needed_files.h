@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 

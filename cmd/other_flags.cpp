@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/schema/describe.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/describe.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 namespace {

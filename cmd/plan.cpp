@@ -19,8 +19,8 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/phases.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/phases.h"
 
 namespace dstrain {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
-#include "engine/data/random_images.h"
+#include "engine/data/images/random_images.h"
 #include "engine/program/strategy.h"
 
 namespace dstrain {

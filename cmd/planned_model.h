@@ -2,7 +2,7 @@
 
 #include "engine/models/trainable.h"
 #include "engine/program/cost.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -4,8 +4,8 @@
 
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

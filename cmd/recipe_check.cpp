@@ -11,7 +11,7 @@
 #include "cmd/recipe_words.h"
 #include "engine/base/output.h"
 #include "engine/base/words.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

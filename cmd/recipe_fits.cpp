@@ -8,7 +8,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_plan.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

@@ -10,7 +10,7 @@
 #include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
-#include "recipes/import/import.h"
+#include "engine/import/import.h"
 
 namespace dstrain {
 namespace {

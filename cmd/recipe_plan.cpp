@@ -4,7 +4,7 @@
 
 #include "cmd/planned_model.h"
 #include "engine/program/measured_machine.h"
-#include "recipes/schema/phases.h"
+#include "engine/recipe/phases.h"
 
 namespace dstrain {
 namespace {

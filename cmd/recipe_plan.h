@@ -3,7 +3,7 @@
 #include <string>
 
 #include "engine/program/plan_report.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 

@@ -4,7 +4,7 @@
 
 #include "cmd/command.h"
 #include "engine/base/output.h"
-#include "recipes/schema/render.h"
+#include "engine/recipe/render.h"
 
 namespace dstrain {
 namespace {

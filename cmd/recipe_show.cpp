@@ -8,8 +8,8 @@
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
 #include "engine/base/output.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/render.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/render.h"
 
 namespace dstrain {
 namespace {

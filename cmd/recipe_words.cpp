@@ -10,7 +10,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/import/short_form.h"
+#include "engine/import/short_form.h"
 
 namespace dstrain {
 

@@ -20,8 +20,8 @@
 #include "engine/base/limits.h"
 #include "engine/base/log.h"
 #include "engine/base/output.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 

@@ -11,8 +11,8 @@
 #include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
+#include "engine/recipe/load.h"
 #include "launcher/job/recipe_files.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
+#include "engine/recipe/load.h"
 #include "launcher/hosts/allocation.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain {
 namespace {

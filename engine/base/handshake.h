@@ -16,7 +16,7 @@ using JobSecret = std::array<std::uint8_t, 32>;
 [[nodiscard]] JobSecret secret_from_hex(std::string_view text);
 
 /// Mutual proof over a byte stream that both sides know the secret and mean the same `purpose`
-/// (e.g. "store, generation 3"): challenge and response with HMAC-SHA256 (RFC 2104) both ways,
+/// (e.g. "store, attempt 3"): challenge and response with HMAC-SHA256 (RFC 2104) both ways,
 /// fresh random challenges, compared in constant time. Does no input or output itself, so that a
 /// server can hold many unfinished ones: give it what arrived, send what it says.
 class Handshake {

@@ -19,7 +19,7 @@ inline constexpr const char* kMasterFd = "DSTRAIN_MASTER_FD";
 /// rendezvous is dstrain's own authenticated store, without it c10d's.
 inline constexpr const char* kJobSecret = "DSTRAIN_JOB_SECRET";
 /// Counts the starts of the job from 0: a late rank of an earlier start is refused.
-inline constexpr const char* kGeneration = "DSTRAIN_GENERATION";
+inline constexpr const char* kAttempt = "DSTRAIN_ATTEMPT";
 /// Run directory made by the controller; a plain rank makes its own.
 inline constexpr const char* kRunDirectory = "DSTRAIN_RUN_DIR";
 /// File of engine/base/rank_record.h that this rank keeps up to date.

@@ -7,8 +7,8 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/stable_hash.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain::bench {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain::bench {
 namespace {

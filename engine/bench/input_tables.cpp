@@ -10,9 +10,9 @@
 #include "engine/base/error.h"
 #include "engine/bench/bench_tables.h"
 #include "engine/bench/table_cells.h"
+#include "engine/recipe/choices.h"
+#include "engine/recipe/datasets.h"
 #include "engine/report/words.h"
-#include "recipes/schema/choices.h"
-#include "recipes/schema/datasets.h"
 
 namespace dstrain::bench {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/recipe/recipe.h"
 #include "engine/report/document.h"
-#include "recipes/schema/recipe.h"
 
 namespace dstrain::bench {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
-#include "recipes/schema/families.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/families.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain::bench {
 namespace {

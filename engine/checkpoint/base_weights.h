@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

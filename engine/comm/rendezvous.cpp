@@ -99,7 +99,7 @@ std::shared_ptr<Store> at_master(const RankPlace& place, const Environment& envi
   const std::optional<std::string> secret = text_of(environment, env::kJobSecret);
   if (served || !secret) return make_tcp_store(options);
   return make_job_store(options, secret_from_hex(*secret),
-                        number_of(environment, env::kGeneration).value_or(0));
+                        number_of(environment, env::kAttempt).value_or(0));
 }
 
 /// The first of rank 0's addresses at which something answers.
@@ -168,7 +168,7 @@ std::shared_ptr<Store> through_pmix(const RankPlace& place) {
   if (one_machine) addresses = {"127.0.0.1"};
   options.address = serves ? addresses.front() : reachable(addresses, port, deadline);
   if (serves) options.listen_fd = listener.fd.release();
-  auto store = make_job_store(options, secret_from_hex(secret), /*generation=*/0);
+  auto store = make_job_store(options, secret_from_hex(secret), /*attempt=*/0);
   // Until here rank 0 stays in the PMIx namespace, since the others fetch its address from it.
   wait_for_all(*store, place, left_until(deadline));
   return store;

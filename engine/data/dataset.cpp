@@ -2,7 +2,7 @@
 
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
-#include "engine/data/image_choices.h"
+#include "engine/data/images/image_choices.h"
 
 namespace dstrain {
 namespace {

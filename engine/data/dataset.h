@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
-#include "engine/data/image_decode.h"
+#include "engine/data/images/image_decode.h"
 
 /// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.

@@ -11,7 +11,7 @@
 #include "engine/data/text/split.h"
 #include "engine/data/text/tokenizer_source.h"
 #include "engine/data/text_rows.h"
-#include "recipes/schema/datasets.h"
+#include "engine/recipe/datasets.h"
 
 namespace dstrain {
 namespace {

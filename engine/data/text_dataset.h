@@ -7,7 +7,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/data/text/progress_sink.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -8,7 +8,7 @@
 #include "engine/data/text/packing.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text/token_file.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain::text {
 

@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/models/family.h"
 #include "engine/models/groups.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 namespace {

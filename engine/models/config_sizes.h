@@ -1,8 +1,8 @@
 #pragma once
 
-#include "recipes/schema/config_file.h"
-#include "recipes/schema/families.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/config_file.h"
+#include "engine/recipe/families.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

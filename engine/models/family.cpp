@@ -22,8 +22,8 @@
 #include "engine/models/vgg/vgg.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
-#include "recipes/schema/config_file.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/config_file.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 namespace {

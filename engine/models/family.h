@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 
@@ -21,7 +21,7 @@ struct FileTensor {
 
 /// A family of models: how one is made, and what files call its tensors.
 struct Family {
-  std::string_view name;  ///< of its row in recipes/schema/families.cpp: config.json's model_type
+  std::string_view name;  ///< of its row in engine/recipe/families.cpp: config.json's model_type
   /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
   /// all that does not fit; Error{data} when config.json asks for what dstrain does not do.
   Model (*make)(const ModelConfig&, const ModelFamily&, const ModelInputs&);

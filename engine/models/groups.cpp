@@ -10,7 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/program/cost.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain {
 namespace {

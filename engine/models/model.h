@@ -6,7 +6,7 @@
 
 #include "engine/mesh/split.h"
 #include "engine/nn/block.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

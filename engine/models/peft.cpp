@@ -21,9 +21,9 @@
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
 #include "engine/models/language_head.h"
+#include "engine/recipe/config_file.h"
 #include "engine/weights/misfits.h"
 #include "engine/weights/weight_folder.h"
-#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "engine/mesh/split.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

@@ -12,8 +12,8 @@
 #include "engine/models/peft.h"
 #include "engine/models/upcycled_weights.h"
 #include "engine/nn/linear.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/phases.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/phases.h"
 
 namespace dstrain {
 

@@ -6,7 +6,7 @@
 
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

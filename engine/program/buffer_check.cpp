@@ -8,7 +8,7 @@
 
 #include "engine/base/index.h"
 #include "engine/program/buffer_needs.h"
-#include "engine/program/own_part.h"
+#include "engine/program/coordinate_part.h"
 
 namespace dstrain {
 namespace {
@@ -84,7 +84,7 @@ class BufferChecker {
   const Layout& layout_;
   const ModelCost& cost_;
   const LaneOrder& order_;
-  const OwnPart own_;
+  const CoordinatePart own_;
   const BufferNeeds needs_;
   std::vector<std::string>& problems_;
   std::vector<std::vector<Content>> contents_;  ///< by buffer, and by part of a group at rest

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/program/own_part.h"
+#include "engine/program/coordinate_part.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -50,7 +50,7 @@ class BufferNeeds {
   const ProgramKind kind_;
   const Layout& layout_;
   const ModelCost& cost_;
-  const OwnPart own_;
+  const CoordinatePart own_;
   std::vector<bool> recomputed_;  ///< [micro-batch, block]
   std::vector<bool> evicted_;     ///< [micro-batch, block]: output goes to the host
   std::vector<bool> backward_;    ///< by block: this rank runs it

@@ -5,9 +5,9 @@
 
 #include "engine/base/index.h"
 #include "engine/program/buffer_check.h"
+#include "engine/program/coordinate_part.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/line_check.h"
-#include "engine/program/own_part.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -89,7 +89,7 @@ class Checker {
   const Layout& layout_;
   const ModelCost& cost_;
   const std::vector<Action>& actions_;
-  const OwnPart own_;
+  const CoordinatePart own_;
   const LaneOrder* order_ = nullptr;
   std::vector<std::string> problems_;
 };

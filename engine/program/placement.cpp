@@ -39,7 +39,7 @@ std::vector<int> trained_groups(const Layout& layout, const ModelCost& cost) {
   return list;
 }
 
-/// Seconds per element that an update keeps each medium busy.
+/// Seconds per element that an update keeps each resource busy.
 struct UpdateCost {
   double link_s = 0;    ///< between host and device, both ways at once
   double cores_s = 0;   ///< of the CPU

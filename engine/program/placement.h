@@ -5,7 +5,7 @@
 
 #include "engine/program/program.h"
 #include "engine/program/recompute_choice.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -14,7 +14,7 @@
 #include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "engine/program/wires_text.h"
-#include "recipes/schema/choices.h"
+#include "engine/recipe/choices.h"
 
 namespace dstrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/program/simulate.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "engine/base/index.h"
-#include "engine/program/playback.h"
+#include "engine/program/event_simulation.h"
 
 namespace dstrain {
 namespace {
@@ -50,15 +50,15 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.comm_s += std::max(link_s, network_s) + depth * machine.collective_latency_s;
   demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
   if (comm.op != CommOp::receive) {
-    demand.use(Medium::link_out, link_s);
-    if (across_nodes) demand.use(Medium::network_out, network_s);
+    demand.use(Resource::link_out, link_s);
+    if (across_nodes) demand.use(Resource::network_out, network_s);
   }
   if (comm.op != CommOp::send) {
-    demand.use(Medium::link_in, link_s);
-    if (across_nodes) demand.use(Medium::network_in, network_s);
+    demand.use(Resource::link_in, link_s);
+    if (across_nodes) demand.use(Resource::network_in, network_s);
   }
   // Each byte is read on its way out or written on its way in.
-  demand.use(Medium::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
+  demand.use(Resource::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
 /// Of an exchange beside products so much is left: its parts are summed, or a copy of them ends
@@ -114,7 +114,7 @@ class Simulator {
 
   [[nodiscard]] Demand demand(const Action& action) const;
   /// Takes the times from its playback.
-  Simulation report(Playback playback);
+  Simulation report(SimulatedRun playback);
 
  private:
   void add_block(const Action& action, Demand& demand) const;
@@ -159,8 +159,8 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
                            seconds_at(in_attention, machine_.attention_flops_per_s);
   const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
   demand.busy_s += product_s + memory_s;
-  demand.use(Medium::sm, product_s);
-  demand.use(Medium::memory, memory_s);
+  demand.use(Resource::sm, product_s);
+  demand.use(Resource::memory, memory_s);
 }
 
 /// Whether the action runs that exchange of its block, by copies.
@@ -182,7 +182,7 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
   shown = std::min(shown, demand.comm_s);
   demand.comm_s -= shown;
   demand.busy_s += shown;
-  demand.use(Medium::sm, demand.busy_s - demand.seconds_of(Medium::sm));
+  demand.use(Resource::sm, demand.busy_s - demand.seconds_of(Resource::sm));
 }
 
 /// Of the action's exchanges, what is hidden beside its products.
@@ -225,8 +225,8 @@ void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& dema
     memory_s += moving_s;
   }
   demand.busy_s += busy_s;
-  demand.use(Medium::sm, sm_s);
-  demand.use(Medium::memory, memory_s);
+  demand.use(Resource::sm, sm_s);
+  demand.use(Resource::memory, memory_s);
 }
 
 /// Bytes that a block moves through device memory: at least its parameters, input, output and what
@@ -255,8 +255,8 @@ Demand Simulator::demand(const Action& action) const {
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
   const auto on_device = [&](double flops, double bytes) {
     demand.busy_s += flops / machine_.flops_per_s + bytes / memory;
-    demand.use(Medium::sm, flops / machine_.flops_per_s);
-    demand.use(Medium::memory, bytes / memory);
+    demand.use(Resource::sm, flops / machine_.flops_per_s);
+    demand.use(Resource::memory, bytes / memory);
   };
   switch (action.kind) {
     case ActionKind::load: {
@@ -354,22 +354,22 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   const double bytes = static_cast<double>(elements) * (width + 2 * moments);
   if (kind.update_method != UpdateMethod::host) {
     demand.busy_s += action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
-    demand.use(Medium::sm, action.flops / machine_.flops_per_s);
-    demand.use(Medium::memory, bytes / machine_.memory_bytes_per_s);
+    demand.use(Resource::sm, action.flops / machine_.flops_per_s);
+    demand.use(Resource::memory, bytes / machine_.memory_bytes_per_s);
     return;
   }
   // What travels by DMA passes the host's memory in actions of its own.
   demand.busy_s += bytes / machine_.host_update_bytes_per_s;
   const double alone = std::max(machine_.host_memory_bytes_per_s, machine_.host_update_bytes_per_s);
-  demand.use(Medium::host_memory, seconds(bytes, host_memory_rate(layout_, machine_, alone)));
+  demand.use(Resource::host_memory, seconds(bytes, host_memory_rate(layout_, machine_, alone)));
   const auto at_file = [&](Place place, int read, int written) {
     if (place != Place::file) return;
     const double read_s = static_cast<double>(elements) * read / machine_.file_read_bytes_per_s;
     const double write_s =
         static_cast<double>(elements) * written / machine_.file_write_bytes_per_s;
     demand.busy_s += read_s + write_s;
-    demand.use(Medium::file_read, read_s);
-    demand.use(Medium::file_write, write_s);
+    demand.use(Resource::file_read, read_s);
+    demand.use(Resource::file_write, write_s);
   };
   const int states = widths.master + widths.moments;
   at_file(kind.state_place, states, states);
@@ -382,10 +382,10 @@ double Simulator::host_memory_s(double bytes) const {
 }
 
 void Simulator::add_host_link(double bytes, bool in, Demand& demand) const {
-  demand.use(in ? Medium::to_device : Medium::to_host,
+  demand.use(in ? Resource::to_device : Resource::to_host,
              seconds(bytes, machine_.host_link_bytes_per_s));
-  demand.use(Medium::duplex, seconds(bytes, machine_.host_duplex_bytes_per_s));
-  demand.use(Medium::host_memory, host_memory_s(bytes));
+  demand.use(Resource::duplex, seconds(bytes, machine_.host_duplex_bytes_per_s));
+  demand.use(Resource::host_memory, host_memory_s(bytes));
 }
 
 /// Between host and device: what the action reads, or a part of it.
@@ -417,9 +417,9 @@ void Simulator::add_copy(const Action& action, Demand& demand) const {
   add_host_link(bytes, in, demand);
   // What is not page-locked is copied once more by the CPU.
   if (place == Place::pageable)
-    demand.use(Medium::host_memory, host_memory_s(kCopyTransfers * bytes));
+    demand.use(Resource::host_memory, host_memory_s(kCopyTransfers * bytes));
   if (place == Place::file) {
-    demand.use(in ? Medium::file_read : Medium::file_write,
+    demand.use(in ? Resource::file_read : Resource::file_write,
                bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
   }
   // Alone it is as fast as the slowest of them.
@@ -448,7 +448,7 @@ void Simulator::count(const Action& action) {
   }
 }
 
-Simulation Simulator::report(Playback playback) {
+Simulation Simulator::report(SimulatedRun playback) {
   result_.ledger = peak_memory(program_);
   result_.ledger.products = product_memory(cost_, machine_);
   result_.ledger.fixed = fixed_memory(program_, layout_, cost_, machine_);
@@ -540,7 +540,7 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
                                  const ModelCost& cost, const Machine& machine) {
   std::vector<Simulator> ranks;
   for (const Program& program : line) ranks.emplace_back(program, layout, cost, machine);
-  std::vector<Playback> playbacks = play_runs(
+  std::vector<SimulatedRun> playbacks = simulate_runs(
       line, [&](std::size_t rank, const Action& action) { return ranks[rank].demand(action); },
       machine.collective_compute_share);
   std::vector<Simulation> results;

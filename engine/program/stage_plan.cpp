@@ -9,9 +9,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/block_visits.h"
 #include "engine/program/recompute_choice.h"
 #include "engine/program/schedules/visit_times.h"
-#include "engine/program/visits.h"
 
 namespace dstrain {
 namespace {

@@ -4,7 +4,7 @@
 #include "engine/program/program.h"
 #include "engine/program/simulate.h"
 #include "engine/program/stage_search.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

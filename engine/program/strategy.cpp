@@ -11,8 +11,8 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/program/stage_plan.h"
-#include "recipes/schema/datasets.h"
-#include "recipes/schema/optimizers.h"
+#include "engine/recipe/datasets.h"
+#include "engine/recipe/optimizers.h"
 
 namespace dstrain {
 namespace {

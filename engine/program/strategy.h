@@ -9,7 +9,7 @@
 #include "engine/program/placement.h"
 #include "engine/program/program.h"
 #include "engine/program/recompute_choice.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 /// From a recipe and a world size to what the ranks do: the one derivation that `plan`, `launch
 /// --dry-run`, `engine` and `verify` share.

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "recipes/schema/choices.h"
+#include "engine/recipe/choices.h"
 
 namespace dstrain {
 namespace {

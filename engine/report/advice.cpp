@@ -7,9 +7,9 @@
 #include <map>
 
 #include "engine/base/printable.h"
+#include "engine/recipe/datasets.h"
 #include "engine/report/figures.h"
 #include "engine/report/words.h"
-#include "recipes/schema/datasets.h"
 
 namespace dstrain::report {
 namespace {

@@ -11,10 +11,10 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
+#include "engine/recipe/load.h"
 #include "engine/report/run_files.h"
 #include "engine/report/samples.h"
 #include "engine/report/traced_steps.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain::report {
 namespace {

@@ -37,11 +37,11 @@ std::string seconds(milliseconds time) {
   return format_duration(static_cast<double>(time.count()) * 1e-3);
 }
 
-std::string purpose_of(int generation) { return fmt::format("store, generation {}", generation); }
+std::string purpose_of(int attempt) { return fmt::format("store, attempt {}", attempt); }
 
 /// Tries until `options.timeout` is over: rank 0 may come later than this process.
 UniqueFd connect(const StoreOptions& options, const std::string& name, const JobSecret& secret,
-                 int generation) {
+                 int attempt) {
   constexpr milliseconds kFirstPause{10};
   constexpr milliseconds kLastPause{500};
   const Clock::time_point deadline = Clock::now() + std::min(options.timeout, kMaxWait);
@@ -51,7 +51,7 @@ UniqueFd connect(const StoreOptions& options, const std::string& name, const Job
     try {
       UniqueFd fd = connect_to(options.address, options.port, deadline);
       const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-      shake_hands(fd.get(), Handshake::Side::client, secret, purpose_of(generation),
+      shake_hands(fd.get(), Handshake::Side::client, secret, purpose_of(attempt),
                   static_cast<int>(std::clamp<std::int64_t>(left.count(), 1, 1 << 30)));
       return fd;
     } catch (const Error& error) {
@@ -74,14 +74,14 @@ UniqueFd connect(const StoreOptions& options, const std::string& name, const Job
 /// Requests of any threads over one connection; one more thread reads the answers.
 class JobStore final : public Store {
  public:
-  JobStore(const StoreOptions& options, const JobSecret& secret, int generation)
+  JobStore(const StoreOptions& options, const JobSecret& secret, int attempt)
       : name_(fmt::format("{}:{}", options.address, options.port)),
         local_address_(local_address_towards(options.address)),
         patience_(std::min(options.timeout, kMaxWait)) {
     if (options.serve) {
-      serve(options, secret, generation);
+      serve(options, secret, attempt);
     } else {
-      fd_ = connect(options, name_, secret, generation);
+      fd_ = connect(options, name_, secret, attempt);
     }
     reader_ = std::thread([this] { read_answers(); });
   }
@@ -143,11 +143,11 @@ class JobStore final : public Store {
     std::condition_variable answered;
   };
 
-  void serve(const StoreOptions& options, const JobSecret& secret, int generation) {
+  void serve(const StoreOptions& options, const JobSecret& secret, int attempt) {
     try {
       UniqueFd listener = options.listen_fd >= 0 ? UniqueFd(options.listen_fd)
                                                  : listen_on(options.address, options.port).fd;
-      server_.emplace(std::move(listener), secret, purpose_of(generation));
+      server_.emplace(std::move(listener), secret, purpose_of(attempt));
     } catch (const Error& error) {
       throw Error(error.kind(),
                   fmt::format("cannot serve the store of the job on {}: {}", name_, error.what()),
@@ -289,9 +289,9 @@ class JobStore final : public Store {
 }  // namespace
 
 std::shared_ptr<Store> make_job_store(const StoreOptions& options, const JobSecret& secret,
-                                      int generation) {
+                                      int attempt) {
   DSTRAIN_CHECK(options.port >= 0 && options.port <= 65535, fmt::format("port {}", options.port));
-  return std::make_shared<JobStore>(options, secret, generation);
+  return std::make_shared<JobStore>(options, secret, attempt);
 }
 
 }  // namespace dstrain

@@ -13,6 +13,6 @@ namespace dstrain {
 /// 4 KiB, values of at most 16 MiB, 1 GiB in all. `options.address` is also what the server binds
 /// when it is given no socket.
 [[nodiscard]] std::shared_ptr<Store> make_job_store(const StoreOptions& options,
-                                                    const JobSecret& secret, int generation);
+                                                    const JobSecret& secret, int attempt);
 
 }  // namespace dstrain

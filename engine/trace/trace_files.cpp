@@ -13,9 +13,9 @@
 #include "engine/base/input_file.h"
 #include "engine/base/printable.h"
 #include "engine/base/run_layout.h"
+#include "engine/recipe/load.h"
 #include "engine/trace/scanner.h"
 #include "engine/trace/zip_file.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain::trace {
 namespace {

@@ -10,7 +10,7 @@ namespace dstrain::launcher {
 
 /// Finds ranks that are slower than the others at their own work. What a rank does in a step
 /// without waiting in collectives is its own; the others wait for the slowest. On a GPU
-/// the device measures it, in some of the steps (engine/train/step_timer.h). Ranks are compared
+/// the device measures it, in some of the steps (engine/train/measure/step_timer.h). Ranks are compared
 /// with those of their stage of a pipeline, whose work is equal.
 class StragglerWatch {
  public:

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/recipe/text.h"
 #include "launcher/hosts/host_text.h"
-#include "recipes/schema/text.h"
 
 namespace dstrain::launcher {
 namespace {

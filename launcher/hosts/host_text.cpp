@@ -8,7 +8,7 @@
 #include <charconv>
 
 #include "engine/base/error.h"
-#include "recipes/schema/text.h"
+#include "engine/recipe/text.h"
 
 namespace dstrain::launcher {
 namespace {

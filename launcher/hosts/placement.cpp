@@ -59,7 +59,7 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
     JobSecret secret;
     std::copy(job.secret.begin(), job.secret.end(), secret.begin());
     set(env::kJobSecret, to_hex(secret));
-    set(env::kGeneration, job.generation);
+    set(env::kAttempt, job.attempt);
   }
   if (!user.waiting) set("OMP_WAIT_POLICY", "passive");
   if (!user.threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));

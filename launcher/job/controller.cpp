@@ -35,23 +35,23 @@ constexpr milliseconds kLostBeforeLease{2000};  ///< given up before the agent e
 
 bool shows_several(const PrepareJob& job) { return job.world_size > 1 && job.tee.shows_several(); }
 
-std::vector<JobNode> make_nodes(Generation& generation) {
-  std::vector<JobNode> nodes(generation.nodes.size());
+std::vector<JobNode> make_nodes(Attempt& attempt) {
+  std::vector<JobNode> nodes(attempt.nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     nodes[i].index = i;
-    nodes[i].placement = std::move(generation.nodes[i]);
-    nodes[i].job = std::move(generation.jobs[i]);
+    nodes[i].placement = std::move(attempt.nodes[i]);
+    nodes[i].job = std::move(attempt.jobs[i]);
   }
   return nodes;
 }
 
 class Controller {
  public:
-  Controller(Generation generation, StopRequests& stops, Console& console, Interrupts& interrupts)
-      : nodes_(make_nodes(generation)),
-        transport_(std::move(generation.transport)),
-        build_(std::move(generation.build)),
-        lease_(generation.lease),
+  Controller(Attempt attempt, StopRequests& stops, Console& console, Interrupts& interrupts)
+      : nodes_(make_nodes(attempt)),
+        transport_(std::move(attempt.transport)),
+        build_(std::move(attempt.build)),
+        lease_(attempt.lease),
         stops_(stops),
         console_(console),
         interrupts_(interrupts),
@@ -527,9 +527,9 @@ class Controller {
 
 }  // namespace
 
-Outcome run_generation(Generation generation, StopRequests& stops, Console& console,
+Outcome run_attempt(Attempt attempt, StopRequests& stops, Console& console,
                        Interrupts& interrupts) {
-  Controller controller(std::move(generation), stops, console, interrupts);
+  Controller controller(std::move(attempt), stops, console, interrupts);
   return controller.run();
 }
 

@@ -16,7 +16,7 @@
 namespace dstrain::launcher {
 
 /// One start of a job: who runs what, and how the agents are reached.
-struct Generation {
+struct Attempt {
   std::vector<NodePlacement> nodes;
   /// Parallel to `nodes`. The controller fills in what only the hellos tell: addresses.
   std::vector<PrepareJob> jobs;
@@ -27,9 +27,9 @@ struct Generation {
   std::chrono::milliseconds lease{10'000};
 };
 
-/// Starts the agents, sees one generation of the job to its end, and leaves nothing of it behind.
+/// Starts the agents, sees one attempt of the job to its end, and leaves nothing of it behind.
 /// Throws Error with an agent's own words when it could not prepare. Call under a Subreaper.
-[[nodiscard]] Outcome run_generation(Generation generation, StopRequests& stops, Console& console,
+[[nodiscard]] Outcome run_attempt(Attempt attempt, StopRequests& stops, Console& console,
                                      Interrupts& interrupts);
 
 }  // namespace dstrain::launcher

@@ -26,7 +26,7 @@ bool goes_along(std::string_view name) {
   // What the launcher sets itself, and what is true of one host or one process only.
   for (const std::string_view own :
        {env::kMasterFd, env::kRunDirectory, env::kRankRecord, env::kReportFd, env::kJobSecret,
-        env::kGeneration, "CUDA_VISIBLE_DEVICES"}) {
+        env::kAttempt, "CUDA_VISIBLE_DEVICES"}) {
     if (name == own) return false;
   }
   constexpr std::array<std::string_view, 10> kPrefixes = {

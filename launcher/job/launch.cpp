@@ -196,8 +196,8 @@ class Job {
     while (true) {
       write_run_files(run_, files_);
       report_start();
-      const Outcome outcome = run_generation(make_generation(), stops_, console_, interrupts_);
-      ++generation_;
+      const Outcome outcome = run_attempt(make_attempt(), stops_, console_, interrupts_);
+      ++attempt_;
       has_run_ = has_run_ || outcome.started;
       if (const auto code = handle(outcome)) return *code;
     }
@@ -244,13 +244,13 @@ class Job {
         !local ? ""
         : gpus ? " (GPU)"
                : " (CPU)",
-        run_.continued || generation_ > 0 ? "continuing" : "run directory", short_path(run_.path)));
+        run_.continued || attempt_ > 0 ? "continuing" : "run directory", short_path(run_.path)));
   }
 
-  [[nodiscard]] Generation make_generation() {
-    Generation generation;
-    generation.nodes = placement_.nodes;
-    generation.build = options_.build;
+  [[nodiscard]] Attempt make_attempt() {
+    Attempt attempt;
+    attempt.nodes = placement_.nodes;
+    attempt.build = options_.build;
     const JobSecret secret = draw_secret();
     const bool here_only =
         std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
@@ -260,18 +260,18 @@ class Job {
     std::vector<Host> hosts;
     for (const NodePlacement& node : placement_.nodes) {
       PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
-      job.generation = generation_;
+      job.attempt = attempt_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
       if (node.host.reach != Reach::local && job.command.front() == own_program())
         job.command.front() = kAgentProgram;
       if (node.host.reach != Reach::local)
-        job.lease_ms = static_cast<int>(generation.lease.count());
-      generation.jobs.push_back(std::move(job));
+        job.lease_ms = static_cast<int>(attempt.lease.count());
+      attempt.jobs.push_back(std::move(job));
       hosts.push_back(node.host);
     }
-    generation.transport = reach_hosts(hosts, reach_options());
-    return generation;
+    attempt.transport = reach_hosts(hosts, reach_options());
+    return attempt;
   }
 
   [[nodiscard]] ReachOptions reach_options() const {
@@ -366,7 +366,7 @@ class Job {
     }
     const std::string hint = fmt::format("{}", fmt::join(hints, "; "));
     // A host that does not come back is one host less, when the job was running before.
-    if (generation_ > 1 && stops_.count == 0) {
+    if (attempt_ > 1 && stops_.count == 0) {
       console_.lines(lines);
       std::vector<std::string> names;
       for (const auto& [host, problem] : outcome.problems) names.push_back(host);
@@ -421,7 +421,7 @@ class Job {
   [[nodiscard]] bool is_refusal(const Outcome& outcome) const {
     using enum ErrorKind;
     constexpr std::array kRefusals = {usage, data, hosts, checkpoint};
-    return generation_ == 1 && outcome.step < 0 &&
+    return attempt_ == 1 && outcome.step < 0 &&
            std::ranges::any_of(kRefusals, [&outcome](ErrorKind kind) {
              return outcome.exit_code == exit_code(kind);
            });
@@ -499,7 +499,7 @@ class Job {
   RestartBudget budget_;
   Subreaper subreaper_;
   std::vector<std::string> lost_;
-  int generation_ = 0;
+  int attempt_ = 0;
   bool has_run_ = false;  ///< ranks were started, now or before
 };
 

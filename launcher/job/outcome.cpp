@@ -69,7 +69,7 @@ Outcome failed(Outcome outcome, FailureReport report, std::int64_t memory_bytes)
   return outcome;
 }
 
-FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::int64_t step) {
+FailureReport lost_report(const JobNode& node, const AttemptEnd& end, std::int64_t step) {
   FailureReport report;
   report.kind = node.is_local() ? FailureKind::agent : FailureKind::host;
   report.root.rank = -1;
@@ -94,7 +94,7 @@ FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::in
 
 }  // namespace
 
-Outcome conclude(const GenerationEnd& end, Console& console) {
+Outcome conclude(const AttemptEnd& end, Console& console) {
   report_leftovers(end.nodes, console);
   Outcome outcome;
   outcome.started = end.started;

@@ -35,7 +35,7 @@ struct Outcome {
 };
 
 /// What the controller knows when all agents have ended.
-struct GenerationEnd {
+struct AttemptEnd {
   const std::vector<JobNode>& nodes;
   const std::vector<RankEnd>& ends;
   const std::optional<HangReport>& hang;
@@ -47,6 +47,6 @@ struct GenerationEnd {
 };
 
 /// Weighs the causes. Throws Error with an agent's own words when it could not prepare.
-[[nodiscard]] Outcome conclude(const GenerationEnd& end, Console& console);
+[[nodiscard]] Outcome conclude(const AttemptEnd& end, Console& console);
 
 }  // namespace dstrain::launcher

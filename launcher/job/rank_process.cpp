@@ -36,7 +36,7 @@ bool names_outer_rank(std::string_view entry) {
   constexpr std::array<std::string_view, 17> kNames = {
       env::kRank,          env::kLocalRank,    env::kWorldSize,  env::kLocalWorldSize,
       env::kMasterAddress, env::kMasterPort,   env::kMasterFd,   env::kJobSecret,
-      env::kGeneration,    env::kRunDirectory, env::kRankRecord, env::kReportFd,
+      env::kAttempt,    env::kRunDirectory, env::kRankRecord, env::kReportFd,
       "GROUP_RANK",        "GROUP_WORLD_SIZE", "ROLE_RANK",      "ROLE_WORLD_SIZE",
       "ROLE_NAME"};
   return std::ranges::find(kNames, name) != kNames.end();

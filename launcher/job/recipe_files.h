@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "engine/recipe/load.h"
 #include "launcher/job/launch.h"
-#include "recipes/schema/load.h"
 
 namespace dstrain::launcher {
 

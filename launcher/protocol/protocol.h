@@ -55,7 +55,7 @@ struct PrepareJob {
   int cores = 1;  ///< of this node, shared by its ranks
   /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
   std::string rendezvous_address;
-  int generation = 0;       ///< counts the starts of this job, from 0
+  int attempt = 0;       ///< counts the starts of this job, from 0
   std::string secret = {};  ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
   int lease_ms = 0;         ///< end the ranks after so long without a ping; 0: never
   HangLimit hang_limit = {};
@@ -67,7 +67,7 @@ struct PrepareJob {
   static auto fields(auto& m) {
     return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,
                     m.first_rank, m.num_ranks, m.world_size, m.cores, m.rendezvous_address,
-                    m.generation, m.secret, m.lease_ms, m.hang_limit, m.token, m.peer_address,
+                    m.attempt, m.secret, m.lease_ms, m.hang_limit, m.token, m.peer_address,
                     m.tee);
   }
 };

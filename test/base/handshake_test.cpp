@@ -17,7 +17,7 @@ namespace {
 
 using enum Handshake::Side;
 using enum Handshake::State;
-constexpr std::string_view kPurpose = "store, generation 3";
+constexpr std::string_view kPurpose = "store, attempt 3";
 
 JobSecret secret_of(std::uint8_t byte) {
   JobSecret secret{};
@@ -160,7 +160,7 @@ TEST_CASE("a wrong secret or purpose is refused by the client", "[handshake]") {
   const bool wrong_secret = GENERATE(false, true);
   Handshake a(client, secret_of(1), kPurpose);
   Handshake b(server, secret_of(wrong_secret ? 2 : 1),
-              wrong_secret ? kPurpose : "store, generation 4");
+              wrong_secret ? kPurpose : "store, attempt 4");
   talk(a, b);
   REQUIRE(a.state() == refused);
   REQUIRE(b.state() != done);

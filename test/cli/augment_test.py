@@ -16,7 +16,7 @@ from support import ROOT, expect_success, losses, metrics, only_run, run
 
 def write_digits(folder, count):
     """Enlarged to 32 x 32; every fifth one is test data."""
-    for i, line in enumerate(gzip.open(ROOT / "engine/data/digits/digits.csv.gz", "rt").read().split()[:count]):
+    for i, line in enumerate(gzip.open(ROOT / "engine/data/images/digits/digits.csv.gz", "rt").read().split()[:count]):
         *pixels, label = (int(value) for value in line.split(","))
         square = (numpy.array(pixels).reshape(8, 8) * 255 // 16).astype(numpy.uint8)
         path = folder / ("test" if i % 5 == 0 else "train") / str(label) / f"{i:04}.jpg"

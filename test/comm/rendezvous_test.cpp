@@ -125,7 +125,7 @@ TEST_CASE("ranks with the job's secret meet in its store, and those without are 
   const Variables common = {{"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", port},
                             {"DSTRAIN_JOB_SECRET", std::string(64, 'a')},
-                            {"DSTRAIN_GENERATION", "2"}};
+                            {"DSTRAIN_ATTEMPT", "2"}};
   Variables first = common;
   first["DSTRAIN_MASTER_FD"] = std::to_string(listener.hand_over());
   const auto server = meet_other_ranks({.rank = 0, .size = 2}, environment_of(first));
@@ -133,11 +133,11 @@ TEST_CASE("ranks with the job's secret meet in its store, and those without are 
   test::check_store(*server, *client, "");
 
   Variables late = common;
-  late["DSTRAIN_GENERATION"] = "1";
+  late["DSTRAIN_ATTEMPT"] = "1";
   const Error error =
       error_of([&] { (void)meet_other_ranks({.rank = 1, .size = 2}, environment_of(late)); });
   REQUIRE(error.kind() == ErrorKind::hosts);
-  REQUIRE(contains(error, "handshake for 'store, generation 1' failed"));
+  REQUIRE(contains(error, "handshake for 'store, attempt 1' failed"));
 }
 
 TEST_CASE("ranks that came name those that did not", "[rendezvous]") {

@@ -11,10 +11,10 @@
 
 #include "engine/base/error.h"
 #include "engine/data/dataset.h"
-#include "engine/data/random_images.h"
+#include "engine/data/images/random_images.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/progress_sink.h"
-#include "recipes/schema/datasets.h"
+#include "engine/recipe/datasets.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

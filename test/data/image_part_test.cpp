@@ -6,10 +6,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
-#include "engine/data/image_choices.h"
-#include "engine/data/image_decode.h"
-#include "engine/data/image_resize.h"
-#include "engine/data/jpeg_decode.h"
+#include "engine/data/images/image_choices.h"
+#include "engine/data/images/image_decode.h"
+#include "engine/data/images/image_resize.h"
+#include "engine/data/images/jpeg_decode.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 

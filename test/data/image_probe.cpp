@@ -8,8 +8,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/data/image_decode.h"
-#include "engine/data/image_resize.h"
+#include "engine/data/images/image_decode.h"
+#include "engine/data/images/image_resize.h"
 #include "engine/kernels/image/operations.h"
 
 /// Answers image_equality.py: a line of words in, maybe with pixels behind it, pixels out.

@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/data/dataset.h"
-#include "engine/data/image_decode.h"
+#include "engine/data/images/image_decode.h"
 #include "engine/data/loader.h"
 #include "engine/data/text/progress_sink.h"
 #include "test/data/write_image.h"

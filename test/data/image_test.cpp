@@ -2,8 +2,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "engine/data/image_decode.h"
-#include "engine/data/image_resize.h"
+#include "engine/data/images/image_decode.h"
+#include "engine/data/images/image_resize.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 

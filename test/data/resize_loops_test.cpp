@@ -1,4 +1,4 @@
-#include "engine/data/resize_loops.h"
+#include "engine/data/images/resize_loops.h"
 
 #include <algorithm>
 #include <random>

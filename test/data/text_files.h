@@ -9,7 +9,7 @@
 #include "engine/data/text/encoder.h"
 #include "engine/data/text/progress_sink.h"
 #include "engine/data/text/record.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 /// Data sets of text in their published formats, made for the tests.
 namespace dstrain::test {

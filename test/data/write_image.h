@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/data/image_decode.h"
+#include "engine/data/images/image_decode.h"
 
 namespace dstrain::test {
 

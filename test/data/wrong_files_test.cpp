@@ -110,7 +110,7 @@ std::vector<Case> cases() {
        [](const fs::path& root) { write_file(root / "d.csv", digit_line("1", "two")); }, "d.csv"},
       {"digits: gzip cut off", digits,
        [](const fs::path& root) {
-         write_file(root / "d.csv.gz", test::half(read_file("engine/data/digits/digits.csv.gz")));
+         write_file(root / "d.csv.gz", test::half(read_file("engine/data/images/digits/digits.csv.gz")));
        },
        "d.csv.gz"},
       {"digits: one record", digits,

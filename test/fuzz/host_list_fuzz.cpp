@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/recipe/text.h"
 #include "launcher/hosts/host_list.h"
-#include "recipes/schema/text.h"
 
 namespace {
 

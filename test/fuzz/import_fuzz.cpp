@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/import/import.h"
-#include "recipes/schema/load.h"
+#include "engine/import/import.h"
+#include "engine/recipe/load.h"
 
 /// Any bytes give a recipe that reads, or an Error. Parts between NUL bytes: ds_config.json,
 /// TrainingArguments, accelerate's file, a batch script, a command line.

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/schema/load.h"
-#include "recipes/schema/render.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/render.h"
 
 /// Any bytes give a recipe or a RecipeError, and a recipe reads back as itself. Text after a NUL is
 /// an override.

@@ -29,7 +29,7 @@
 #include "engine/device/host_file.h"
 #include "engine/device/numa.h"
 #include "engine/device/staged_copy.h"
-#include "engine/train/host_copies.h"
+#include "engine/train/execute/host_copies.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 

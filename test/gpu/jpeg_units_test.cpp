@@ -1,4 +1,4 @@
-#include "engine/data/jpeg_units.h"
+#include "engine/data/images/jpeg_units.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime.h>
@@ -14,9 +14,9 @@
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/data/dataset.h"
-#include "engine/data/image_resize.h"
-#include "engine/data/jpeg_decode.h"
-#include "engine/data/part_resize.h"
+#include "engine/data/images/image_resize.h"
+#include "engine/data/images/jpeg_decode.h"
+#include "engine/data/images/part_resize.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

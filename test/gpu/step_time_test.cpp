@@ -5,9 +5,9 @@
 #include <chrono>
 
 #include "engine/device/device.h"
-#include "engine/train/session.h"
-#include "engine/train/step_timer.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
+#include "engine/train/measure/step_timer.h"
+#include "engine/train/session/session.h"
 #include "test/support/catch.h"
 
 using namespace dstrain;

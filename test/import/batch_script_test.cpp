@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "recipes/import/secrets.h"
+#include "engine/import/secrets.h"
 #include "test/import/sources.h"
 #include "test/support/catch.h"
 

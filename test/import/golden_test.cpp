@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "recipes/import/import.h"
-#include "recipes/schema/load.h"
+#include "engine/import/import.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

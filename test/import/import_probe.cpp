@@ -7,9 +7,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/import/import.h"
 #include "launcher/hosts/allocation.h"
 #include "launcher/hosts/placement.h"
-#include "recipes/import/import.h"
 
 using Json = nlohmann::json;
 

@@ -1,8 +1,8 @@
-#include "recipes/import/import.h"
+#include "engine/import/import.h"
 
 #include <algorithm>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/import/sources.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

@@ -2,8 +2,8 @@
 #include <set>
 #include <sstream>
 
-#include "recipes/import/import_state.h"
-#include "recipes/import/key_rule.h"
+#include "engine/import/import_state.h"
+#include "engine/import/key_rule.h"
 #include "test/recipe/golden.h"
 
 namespace dstrain::importing {

@@ -1,7 +1,7 @@
-#include "recipes/import/short_form.h"
+#include "engine/import/short_form.h"
 
 #include "engine/base/error.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/support/catch.h"
 
 namespace dstrain::importing {

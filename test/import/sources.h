@@ -4,7 +4,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "recipes/import/import.h"
+#include "engine/import/import.h"
 
 namespace dstrain::test {
 

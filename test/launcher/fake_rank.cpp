@@ -98,7 +98,7 @@ void wait_for(const std::filesystem::path& path) {
 void meet(int rank) {
   const auto name = [](int of) {
     return std::filesystem::path(std::getenv(env::kRunDirectory)) /
-           ("met-" + std::string(std::getenv(env::kGeneration)) + "-" + std::to_string(of));
+           ("met-" + std::string(std::getenv(env::kAttempt)) + "-" + std::to_string(of));
   };
   std::ofstream(name(rank)).flush();
   for (int other = 0; other < number(env::kWorldSize); ++other) wait_for(name(other));
@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
     } else if (word == "on") {
       mine = std::stoi(text()) == rank;
     } else if (word == "in") {
-      mine = std::stoi(text()) == number(env::kGeneration) && mine;
+      mine = std::stoi(text()) == number(env::kAttempt) && mine;
     } else if (word == "sleep") {
       const int ms = std::stoi(text());
       if (mine) std::this_thread::sleep_for(std::chrono::milliseconds(ms));

@@ -19,7 +19,7 @@
 #include "engine/models/weights.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/call.h"
-#include "engine/train/running_states.h"
+#include "engine/train/state/running_states.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 

@@ -7,7 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/program/auto/auto_report.h"
 #include "engine/program/auto/estimate.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 

@@ -1,4 +1,4 @@
-#include "recipes/schema/datasets.h"
+#include "engine/recipe/datasets.h"
 
 #include <set>
 #include <string>

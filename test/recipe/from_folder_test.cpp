@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "recipes/schema/image_processor.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/image_processor.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

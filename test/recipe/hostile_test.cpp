@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 
-#include "recipes/schema/load.h"
-#include "recipes/schema/tree.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/tree.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/golden.h"
 
 namespace dstrain {

@@ -1,4 +1,4 @@
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 

@@ -1,9 +1,9 @@
-#include "recipes/schema/phases.h"
+#include "engine/recipe/phases.h"
 
 #include <string>
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 

@@ -1,7 +1,7 @@
 #include <cstdlib>
 
-#include "recipes/schema/load.h"
-#include "recipes/schema/render.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/render.h"
 #include "test/recipe/golden.h"
 #include "test/recipe/recipes.h"
 

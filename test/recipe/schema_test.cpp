@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
-#include "recipes/schema/describe.h"
-#include "recipes/schema/load.h"
-#include "recipes/schema/render.h"
+#include "engine/recipe/describe.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/render.h"
 #include "test/recipe/golden.h"
 
 namespace dstrain {

@@ -1,4 +1,4 @@
-#include "recipes/schema/text.h"
+#include "engine/recipe/text.h"
 
 #include <cstdlib>
 

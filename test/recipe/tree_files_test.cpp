@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/golden.h"
 
 namespace dstrain {

@@ -1,8 +1,8 @@
-#include "recipes/schema/unclosed.h"
+#include "engine/recipe/unclosed.h"
 
 #include <string>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 

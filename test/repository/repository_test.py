@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*?)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text(), re.S)[1].split()
 FOLDERS = {name: name.replace("_", "/") if name.startswith("launcher_") else f"engine/{name}" for name in LAYERS} | {
-    "recipe": "recipes/schema", "import": "recipes/import", "tokenizer": "engine/data/tokenizer", "text": "engine/data/text", "cmd": "cmd"}
+    "recipe": "engine/recipe", "import": "engine/import", "tokenizer": "engine/data/tokenizer", "text": "engine/data/text", "cmd": "cmd"}
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
 # Parsers of their own events; the two of the launcher read what this process wrote.
@@ -101,7 +101,7 @@ for name in files:
 WRITES = re.compile(r"\bfmt::print\b|\bstd::(v?f?print(f|ln)?|cout|cerr|clog|f?put(s|c|char)|fwrite|perror)\b"
                     r"|(?<![\w:.])(printf|fprintf|puts|fputs|perror|putchar)\(|\bwrite\(STD(OUT|ERR)_FILENO|\bstd(out|err)\b")
 MAY_WRITE = {"engine/base/output.cpp",
-             "engine/train/stop_signal.cpp",  # a constant sentence, in a signal handler, where only write() may be called
+             "engine/train/session/stop_signal.cpp",  # a constant sentence, in a signal handler, where only write() may be called
              "engine/base/pmix_helper.cpp",  # a program of its own, which a pipe of ours reads
              "launcher/base/child_process.cpp"}  # a child before its exec, whose streams are pipes of ours
 DRAW = re.compile(r"\\(x1[bB]|033|e)(\[|\])|\\r\\x1b")

@@ -32,8 +32,8 @@ using test::Listener;
 using Clock = std::chrono::steady_clock;
 using Stores = std::vector<std::shared_ptr<Store>>;
 
-constexpr int kGeneration = 3;
-constexpr std::string_view kPurpose = "store, generation 3";
+constexpr int kAttempt = 3;
+constexpr std::string_view kPurpose = "store, attempt 3";
 
 JobSecret secret_of(std::uint8_t byte) {
   JobSecret secret{};
@@ -43,12 +43,12 @@ JobSecret secret_of(std::uint8_t byte) {
 
 std::shared_ptr<Store> serve(Listener& listener) {
   return make_job_store({.port = listener.port(), .serve = true, .listen_fd = listener.hand_over()},
-                        secret_of(1), kGeneration);
+                        secret_of(1), kAttempt);
 }
 
-std::shared_ptr<Store> join(int port, std::uint8_t secret = 1, int generation = kGeneration,
+std::shared_ptr<Store> join(int port, std::uint8_t secret = 1, int attempt = kAttempt,
                             milliseconds timeout = milliseconds(60'000)) {
-  return make_job_store({.port = port, .timeout = timeout}, secret_of(secret), generation);
+  return make_job_store({.port = port, .timeout = timeout}, secret_of(secret), attempt);
 }
 
 std::shared_ptr<Store> join(const Listener& listener) { return join(listener.port()); }
@@ -166,9 +166,9 @@ TEST_CASE("the job's store binds the address that it is told when it is given no
           "[store]") {
   const int port = listen_on("127.0.0.2", 0).port;
   const auto server = make_job_store({.address = "127.0.0.2", .port = port, .serve = true},
-                                     secret_of(1), kGeneration);
+                                     secret_of(1), kAttempt);
   const auto client =
-      make_job_store({.address = "127.0.0.2", .port = port}, secret_of(1), kGeneration);
+      make_job_store({.address = "127.0.0.2", .port = port}, secret_of(1), kAttempt);
   test::check_store(*server, *client, "");
   // And no other one.
   const Error error = error_of([&] { (void)connect_raw(port); });
@@ -180,7 +180,7 @@ TEST_CASE("a client may come before its server", "[store]") {
   std::string got;
   std::jthread early([&] { got = join(port)->get("key", milliseconds(10'000)); });
   std::this_thread::sleep_for(milliseconds(300));
-  const auto server = make_job_store({.port = port, .serve = true}, secret_of(1), kGeneration);
+  const auto server = make_job_store({.port = port, .serve = true}, secret_of(1), kAttempt);
   server->set("key", "value");
   early.join();
   REQUIRE(got == "value");
@@ -193,12 +193,12 @@ TEST_CASE("a job's store that nobody serves, or whose port is taken, is an error
     const Listener listener;
     port = listener.port();
     const Error error = error_of(
-        [&] { (void)make_job_store({.port = port, .serve = true}, secret_of(1), kGeneration); });
+        [&] { (void)make_job_store({.port = port, .serve = true}, secret_of(1), kAttempt); });
     REQUIRE(error.kind() == ErrorKind::hosts);
     REQUIRE(
         contains(error, "cannot serve the store of the job on 127.0.0.1:" + std::to_string(port)));
   }
-  const Error error = error_of([&] { (void)join(port, 1, kGeneration, milliseconds(700)); });
+  const Error error = error_of([&] { (void)join(port, 1, kAttempt, milliseconds(700)); });
   REQUIRE(error.kind() == ErrorKind::hosts);
   REQUIRE(contains(error, "no store of the job at 127.0.0.1:" + std::to_string(port) + " within"));
   REQUIRE(contains(error, "refused"));
@@ -284,10 +284,10 @@ TEST_CASE("what was set before the server's end reaches those who wait for it", 
 TEST_CASE("a late rank of an earlier start, and of another job, is refused at once", "[store]") {
   Listener listener;
   const auto server = serve(listener);
-  const bool generation = GENERATE(false, true);
+  const bool attempt = GENERATE(false, true);
   const auto start = Clock::now();
   const Error error = error_of([&] {
-    (void)join(listener.port(), generation ? 1 : 2, generation ? kGeneration - 1 : kGeneration);
+    (void)join(listener.port(), attempt ? 1 : 2, attempt ? kAttempt - 1 : kAttempt);
   });
   REQUIRE(seconds_since(start) < 2.0);
   REQUIRE(error.kind() == ErrorKind::hosts);

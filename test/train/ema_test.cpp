@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/train/schedule.h"
+#include "engine/train/session/learning_rate.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
 #include "test/train/sessions.h"

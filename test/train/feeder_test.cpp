@@ -1,4 +1,4 @@
-#include "engine/train/feeder.h"
+#include "engine/train/execute/feeder.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/session.h"
+#include "engine/train/session/session.h"
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"

@@ -7,7 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/checkpoint/base_weights.h"
 #include "engine/models/weights.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/checkpoint/checkpoint_support.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"

@@ -1,4 +1,4 @@
-#include "engine/train/memory_errors.h"
+#include "engine/train/execute/memory_errors.h"
 
 #include <c10/util/Exception.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"

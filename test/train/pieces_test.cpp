@@ -3,7 +3,7 @@
 
 #include "engine/models/groups.h"
 #include "engine/models/weights.h"
-#include "engine/train/state_store.h"
+#include "engine/train/state/state_store.h"
 #include "test/checkpoint/checkpoint_support.h"
 #include "test/models/bind.h"
 #include "test/models/small_model.h"

@@ -1,4 +1,4 @@
-#include "engine/train/segments.h"
+#include "engine/train/execute/segments.h"
 
 #include <algorithm>
 #include <set>

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/data/text_files.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"

@@ -1,4 +1,4 @@
-#include "engine/train/session.h"
+#include "engine/train/session/session.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "engine/train/session.h"
+#include "engine/train/session/session.h"
 
 namespace dstrain::test {
 

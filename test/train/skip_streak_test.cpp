@@ -1,4 +1,4 @@
-#include "engine/train/skip_streak.h"
+#include "engine/train/session/skip_streak.h"
 
 #include "engine/kernels/optimizer/control.h"
 #include "test/support/catch.h"

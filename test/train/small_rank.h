@@ -12,7 +12,7 @@
 #include "engine/comm/thread_world.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/linear.h"
-#include "engine/train/executor.h"
+#include "engine/train/execute/executor.h"
 
 /// A small model with running statistics, its data, and all that one rank needs to run it through
 /// an Executor, without session, recipe file and data set.

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
 #include "test/train/sessions.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/session.h"
+#include "engine/train/session/session.h"
 
 /// Short runs of small models on ranks that are threads, and how they are compared.
 namespace dstrain::test {

@@ -1,4 +1,4 @@
-#include "engine/train/step_timer.h"
+#include "engine/train/measure/step_timer.h"
 
 #include <chrono>
 #include <thread>

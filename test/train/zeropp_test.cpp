@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 #include "test/train/sessions.h"

@@ -6,7 +6,7 @@
 
 #include "engine/data/text/record.h"
 #include "engine/data/text/source_files.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain::text {
 

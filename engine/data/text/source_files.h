@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain::text {
 

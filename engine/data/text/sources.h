@@ -1,7 +1,7 @@
 #pragma once
 
 #include "engine/data/text/source_files.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain::text {
 

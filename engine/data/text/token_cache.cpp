@@ -13,8 +13,8 @@
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/hash.h"
 #include "engine/data/text/tokenise.h"
-#include "recipes/schema/choices.h"
-#include "recipes/schema/datasets.h"
+#include "engine/recipe/choices.h"
+#include "engine/recipe/datasets.h"
 
 namespace dstrain::text {
 namespace {

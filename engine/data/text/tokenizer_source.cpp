@@ -10,7 +10,7 @@
 #include "engine/data/text/format.h"
 #include "engine/data/text/token_cache.h"
 #include "engine/data/tokenizer/chat_template.h"
-#include "recipes/schema/choices.h"
+#include "engine/recipe/choices.h"
 
 namespace dstrain::text {
 namespace {

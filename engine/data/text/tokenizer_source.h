@@ -6,7 +6,7 @@
 
 #include "engine/data/text/encoder.h"
 #include "engine/data/tokenizer/tokenizer.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain::text {
 

@@ -10,7 +10,7 @@
 /// a fixed order and is rounded once, so that results have equal bits on a GPU and on a CPU with
 /// vectors of any width. The loops over elements are in optimizer.cu and optimizer_loops.h, the
 /// definitions in double in reference_optimizer.cpp, the rules' names and moments in
-/// recipes/schema/optimizers.h.
+/// engine/recipe/optimizers.h.
 ///
 /// A rule has
 ///   kMoments         the number of its moments;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

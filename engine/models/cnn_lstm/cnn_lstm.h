@@ -1,7 +1,7 @@
 #pragma once
 
 #include "engine/models/model.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

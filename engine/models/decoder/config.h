@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/kernels/ops.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

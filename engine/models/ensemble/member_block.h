@@ -7,7 +7,7 @@
 
 #include "engine/models/image/head.h"
 #include "engine/nn/block.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 /// Blocks of an ensemble: those of its members one after the other.
 ///

@@ -12,7 +12,7 @@
 #include "engine/base/json.h"
 #include "engine/models/class_names.h"
 #include "engine/models/config_sizes.h"
-#include "recipes/schema/config_file.h"
+#include "engine/recipe/config_file.h"
 
 namespace dstrain {
 namespace {

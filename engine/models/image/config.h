@@ -7,8 +7,8 @@
 #include "engine/models/image/block.h"
 #include "engine/models/model.h"
 #include "engine/nn/batch_norm.h"
-#include "recipes/schema/families.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/families.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -2,7 +2,7 @@
 
 #include "engine/models/family.h"
 #include "engine/models/model.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 

@@ -14,7 +14,7 @@
 #include "engine/base/index.h"
 #include "engine/program/auto/estimate.h"
 #include "engine/program/recompute_choice.h"
-#include "recipes/schema/families.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 namespace {

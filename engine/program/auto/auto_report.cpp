@@ -11,7 +11,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/units.h"
-#include "recipes/schema/choices.h"
+#include "engine/recipe/choices.h"
 
 namespace dstrain {
 namespace {

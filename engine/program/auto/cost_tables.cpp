@@ -6,8 +6,8 @@
 #include "engine/base/index.h"
 #include "engine/program/stage_plan.h"
 #include "engine/program/strategy.h"
-#include "recipes/schema/families.h"
-#include "recipes/schema/load.h"
+#include "engine/recipe/families.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "engine/base/index.h"
+#include "engine/program/block_visits.h"
 #include "engine/program/recompute_choice.h"
 #include "engine/program/schedules/visit_times.h"
 #include "engine/program/stage_plan.h"
-#include "engine/program/visits.h"
 
 namespace dstrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/program/cost.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "recipes/schema/choices.h"
+#include "engine/recipe/choices.h"
 
 namespace dstrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 

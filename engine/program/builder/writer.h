@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "engine/base/index.h"
-#include "engine/program/own_part.h"
+#include "engine/program/block_visits.h"
+#include "engine/program/coordinate_part.h"
 #include "engine/program/program.h"
-#include "engine/program/visits.h"
 
 /// The parts of a program's builder. They walk over the visits of the compute lane together and
 /// write actions in an order that is correct on its own. What runs on another lane is written as
@@ -91,7 +91,7 @@ struct Writer {
   const ModelCost& cost;
   const ProgramOptions& options;
   const PipelineSchedule& schedule;  ///< of the line; empty: no block runs
-  const OwnPart own;
+  const CoordinatePart own;
   const int first_trained;    ///< block
   std::vector<Visit> visits;  ///< of this rank
   Program program;

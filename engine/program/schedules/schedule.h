@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/program/stages.h"
-#include "recipes/schema/recipe.h"
+#include "engine/recipe/recipe.h"
 
 /// Orders in which the ranks of a pipeline run their chunks.
 namespace dstrain {

@@ -106,17 +106,17 @@ TEST_CASE("what a torchrun or a rank around the launcher was told does not reach
       directory,
       {"env", "TORCHELASTIC_USE_AGENT_STORE", "env", "TORCHELASTIC_RUN_ID", "env", "GROUP_RANK",
        "env", "ROLE_WORLD_SIZE", "env", "DSTRAIN_MASTER_FD", "env", "DSTRAIN_REPORT_FD", "env",
-       "DSTRAIN_GENERATION", "env", "TORCH_NCCL_ASYNC_ERROR_HANDLING"},
+       "DSTRAIN_ATTEMPT", "env", "TORCH_NCCL_ASYNC_ERROR_HANDLING"},
       {.ranks = 2,
        .environment = {"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_RUN_ID=x", "GROUP_RANK=5",
                        "ROLE_WORLD_SIZE=9", "DSTRAIN_MASTER_FD=77", "DSTRAIN_REPORT_FD=78",
-                       "DSTRAIN_GENERATION=79", "DSTRAIN_JOB_SECRET=" + std::string(64, 'a'),
+                       "DSTRAIN_ATTEMPT=79", "DSTRAIN_JOB_SECRET=" + std::string(64, 'a'),
                        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"}});
   REQUIRE(job.wait() == 0);
   CHECK(job.log(1) ==
         "TORCHELASTIC_USE_AGENT_STORE=(unset)\nTORCHELASTIC_RUN_ID=(unset)\nGROUP_RANK=(unset)\n"
         "ROLE_WORLD_SIZE=(unset)\nDSTRAIN_MASTER_FD=(unset)\nDSTRAIN_REPORT_FD=(unset)\n"
-        "DSTRAIN_GENERATION=0\n"
+        "DSTRAIN_ATTEMPT=0\n"
         "TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n");
 }
 

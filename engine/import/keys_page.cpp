@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "engine/import/key_rule.h"
+
+namespace dstrain::importing {
+namespace {
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '|' || c == '*' || c == '_') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+std::string values(std::string_view only) {
+  std::string result;
+  for (const char c : only) result += c == '|' ? std::string(", ") : std::string(1, c);
+  return result;
+}
+
+std::string row_text(const KeyRule& row) {
+  std::string fate(1, letter(row.fate));
+  if (!row.only.empty())
+    fate += fmt::format("; not {}: {}", values(row.only), letter(row.otherwise));
+  return fmt::format("| `{}` | {} | {} | {} |\n", row.path, fate,
+                     row.target.empty() ? "" : fmt::format("`{}`", row.target),
+                     escaped(row.reason));
+}
+
+std::string table_text(std::string_view heading, std::span<const KeyRule> rows) {
+  std::string text = fmt::format(
+      "\n## {}\n\n| key | class | becomes | why |\n| --- | --- | --- | --- |\n", heading);
+  for (const KeyRule& row : rows) text += row_text(row);
+  return text;
+}
+
+}  // namespace
+
+std::string keys_markdown() {
+  std::string text =
+      "# Keys of DeepSpeed, Transformers, accelerate, torchrun and Slurm, and what they become\n\n"
+      "Made by `dstrain recipe import-deepspeed --keys` from the table that the importer itself "
+      "uses; do not edit.\n"
+      "How to import: FROM_DEEPSPEED.md. Keys of a recipe: REFERENCE.md. Options: `dstrain launch "
+      "--help`.\n\n"
+      "Class: H the same meaning; T translated, the same numbers; N no effect on results; W "
+      "numbers change, refused unless\n"
+      "`--accept KEY` names it; E refused. `x.*` is x and all below it. A section with "
+      "`\"enabled\": false` is N. A key that\n"
+      "is not here is refused.\n";
+  for (const Table table : kTables) {
+    text += table_text(title(table), rules(table));
+    if (table == Table::deepspeed)
+      text += table_text("ds_config.json: zero_optimization", deepspeed_zero_rules());
+  }
+  return text;
+}
+
+}  // namespace dstrain::importing

@@ -1,0 +1,218 @@
+#include "engine/recipe/datasets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+
+#include "engine/recipe/choices.h"
+#include "engine/recipe/text.h"
+
+namespace dstrain {
+namespace {
+
+using enum Modality;
+using Paths = std::string_view;
+
+constexpr Paths kPathPaths[] = {"data.path"};
+constexpr DataKeys kPathKeys = {kPathPaths, {}, "data.name {} reads no files"};
+constexpr Paths kSizePaths[] = {"data.samples"};
+constexpr DataKeys kSizeKeys = {kSizePaths, {}, "only data.name random has it, here it is {}"};
+
+constexpr Paths kImagePaths[] = {
+    "data.augment",           "data.normalize.scale", "data.normalize.mean",
+    "data.normalize.std",     "data.crop_padding",    "data.crop_scale",
+    "data.crop_ratio",        "data.randaugment_ops", "data.randaugment_magnitude",
+    "data.erase_probability", "data.erase_area",      "data.erase_fill",
+    "data.mixup_alpha",       "data.cutmix_alpha"};
+constexpr DataKeys kImageKeys = {kImagePaths, images, "data.name {} has no images"};
+/// Images become squares of one size.
+constexpr Paths kSquarePaths[] = {"data.resize", "data.resize_side", "data.jpeg_scaling",
+                                  "data.decode", "data.pack",        "data.pack_side"};
+constexpr DataKeys kSquareKeys = {kSquarePaths, images, "images of data.name {} have one size"};
+constexpr Paths kFilterPaths[] = {"data.interpolation"};
+constexpr DataKeys kFilterKeys = {kFilterPaths, images,
+                                  "data.name {} makes images of the model's size"};
+
+constexpr Paths kClipPaths[] = {"data.frames"};
+constexpr DataKeys kClipKeys = {kClipPaths, images, "data.name {} has single images"};
+
+constexpr Paths kRowPaths[] = {"data.sequence"};
+constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
+constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss",       "data.packing",
+                                "data.too_long",  "data.test_share", "data.subset"};
+constexpr DataKeys kTextKeys = {kTextPaths, text, "data.name {} has no text"};
+/// Records of files, in text or as an image each.
+constexpr Paths kRecordPaths[] = {"data.bad_record", "data.cache"};
+constexpr DataKeys kRecordKeys = {kRecordPaths, {}, "data.name {} has no text or image files"};
+constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
+constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
+                                    "only data.name jsonl has it, here it is {}"};
+
+constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,    &kImageKeys, &kSquareKeys,
+                                        &kFilterKeys, &kClipKeys,    &kRowKeys,   &kTextKeys,
+                                        &kRecordKeys, &kTemplateKeys};
+
+/// Read by images of one size, images of any size, text of files, JSON Lines and random data.
+constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys};
+constexpr const DataKeys* kFiles[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
+                                      &kRecordKeys};
+constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
+                                      &kSquareKeys, &kRecordKeys, &kClipKeys};
+constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys};
+constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys,
+                                      &kTemplateKeys};
+constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
+
+constexpr Paths kCifar10Files[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                   "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+constexpr Paths kCifar100Files[] = {"train.bin", "test.bin"};
+constexpr Paths kFood101Files[] = {"images", "meta/classes.txt"};
+
+constexpr DatasetRow kDatasets[] = {
+    {.name = DatasetName::digits,
+     .spelling = "digits",
+     .text = "1,797 real handwritten digits, 8 x 8, part of dstrain; needs no path",
+     .modality = images,
+     .needs_path = false,
+     .keys = kStored},
+    {.name = DatasetName::cifar10,
+     .spelling = "cifar10",
+     .text = "CIFAR-10, binary version; path is its folder",
+     .modality = images,
+     .keys = kStored,
+     .files = kCifar10Files},
+    {.name = DatasetName::cifar100,
+     .spelling = "cifar100",
+     .text = "CIFAR-100, binary version; path is its folder",
+     .modality = images,
+     .keys = kStored,
+     .files = kCifar100Files},
+    {.name = DatasetName::images,
+     .spelling = "images",
+     .text = "JPEG, PNG and WebP files as path/train/CLASS and path/test/CLASS, or path/CLASS",
+     .modality = images,
+     .keys = kFiles},
+    {.name = DatasetName::food101,
+     .spelling = "food101",
+     .text = "Food-101 as published, with images/ and meta/",
+     .modality = images,
+     .keys = kFiles,
+     .files = kFood101Files},
+    {.name = DatasetName::frames,
+     .spelling = "frames",
+     .text = "clips of JPEG, PNG or WebP frames as path/train/CLASS/CLIP and path/test/CLASS/CLIP",
+     .modality = images,
+     .keys = kClips},
+    {.name = DatasetName::squad,
+     .spelling = "squad",
+     .text = "SQuAD v1.1 or v2; path is the folder with its JSON or parquet files",
+     .modality = text,
+     .keys = kText},
+    {.name = DatasetName::metamathqa,
+     .spelling = "metamathqa",
+     .text = "MetaMathQA; path is its JSON or parquet file, or the folder",
+     .modality = text,
+     .keys = kText},
+    {.name = DatasetName::jsonl,
+     .spelling = "jsonl",
+     .text = "one JSON object per line, put into words by prompt and response; path is the file, "
+             "or a folder with train.jsonl and test.jsonl",
+     .modality = text,
+     .keys = kJsonl},
+    {.name = DatasetName::random,
+     .spelling = "random",
+     .text = "random images, clips or tokens, as the model takes them, to measure speed; needs no "
+             "path",
+     .needs_path = false,
+     .keys = kRandom},
+};
+
+consteval bool datasets_in_order() {
+  int place = 0;
+  for (const DatasetRow& row : kDatasets) {
+    if (static_cast<int>(row.name) != place++) return false;
+  }
+  return true;
+}
+static_assert(datasets_in_order());
+
+constexpr auto kDatasetChoices = [] {
+  std::array<Choice, std::size(kDatasets)> all;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {kDatasets[i].spelling, kDatasets[i].text, static_cast<int>(kDatasets[i].name)};
+  return all;
+}();
+
+}  // namespace
+
+std::span<const DatasetRow> datasets() { return kDatasets; }
+
+const DatasetRow& dataset_row(DatasetName name) {
+  return kDatasets[static_cast<std::size_t>(name)];
+}
+
+bool reads(const DatasetRow& row, std::string_view path) {
+  return std::ranges::any_of(row.keys, [&](const DataKeys* keys) {
+    return std::ranges::find(keys->paths, path) != keys->paths.end();
+  });
+}
+
+int jpeg_lanes(const DataConfig& data) {
+  constexpr int kMostLanes = 4;
+  if (data.decode != Decoder::gpu || !reads(dataset_row(data.name), "data.decode")) return 0;
+  return std::min(data.workers, kMostLanes);
+}
+
+bool is_generated(const DatasetRow& row) { return reads(row, "data.samples"); }
+
+bool fits(const DatasetRow& row, Modality modality) {
+  return !row.modality || *row.modality == modality;
+}
+
+bool takes_clips(const Recipe& recipe) {
+  const ModelFamily* family = family_of(recipe.model.name);
+  return family != nullptr && family->name == "cnn_lstm";
+}
+
+int frames_of(const Recipe& recipe) {
+  return reads(dataset_row(recipe.data.name), "data.frames") && takes_clips(recipe)
+             ? recipe.data.frames
+             : 1;
+}
+
+std::string datasets_of(Modality modality) {
+  std::vector<std::string_view> names;
+  for (const DatasetRow& row : kDatasets) {
+    if (fits(row, modality)) names.push_back(row.spelling);
+  }
+  return one_of(names);
+}
+
+std::vector<Inactive> inactive_data_keys(const Recipe& recipe, Modality modality) {
+  const DatasetRow& row = dataset_row(recipe.data.name);
+  std::vector<Inactive> inactive;
+  for (const DataKeys* keys : kAllKeys) {
+    std::string reason;
+    if (keys->modality && *keys->modality != modality) {
+      reason = fmt::format("model.name {} takes {}", recipe.model.name,
+                           modality == images ? "images" : "text");
+    } else if (std::ranges::find(row.keys, keys) == row.keys.end()) {
+      // A data set that does not fit the model at all is an error of its own.
+      if (keys->modality && !fits(row, modality)) continue;
+      reason = fmt::format(fmt::runtime(keys->unread), row.spelling);
+    } else if (keys == &kClipKeys && is_generated(row) && !takes_clips(recipe)) {
+      reason = fmt::format("model.name {} takes single images", recipe.model.name);
+    } else {
+      continue;
+    }
+    for (const std::string_view path : keys->paths) inactive.push_back({path, reason});
+  }
+  return inactive;
+}
+
+std::span<const Choice> choices(DatasetName) { return kDatasetChoices; }
+
+}  // namespace dstrain

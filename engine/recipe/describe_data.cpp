@@ -1,0 +1,163 @@
+#include "engine/recipe/describe.h"
+#include "engine/recipe/field_limits.h"
+
+/// Fields of data and batches.
+namespace dstrain {
+namespace {
+
+constexpr double kMaxBatchSize = 1 << 24;
+
+}  // namespace
+
+void describe(DataConfig& c, Visitor& v) {
+  v.field("name", c.name, {.text = "Data set.", .required = true});
+  v.field("path", c.path, {.text = "File or folder of the data set.", .path = true});
+  v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
+  v.field("resize", c.resize,
+          {.text = "How an image of a file becomes square, of which the model gets the middle, or "
+                   "what random_crop cuts. Default with model.weights: as its image processor "
+                   "says, like interpolation and normalize."});
+  v.field("resize_side", c.resize_side,
+          {.text = "Side of that square; 0 takes model.image_size, times 8/7 with resize crop.",
+           .unit = "pixels",
+           .min = 0,
+           .max = 16384});
+  v.field("interpolation", c.interpolation,
+          {.text = "Filter of the resize; it widens with the reduction."});
+  v.field("jpeg_scaling", c.jpeg_scaling,
+          {.text = "Decodes a JPEG at a half, a quarter or an eighth of its size where that is "
+                   "enough: faster, and slightly other pixels."});
+  v.field("crop_padding", c.crop_padding,
+          {.text = "Zeros around the image before random_crop cuts it.",
+           .unit = "pixels",
+           .min = 0,
+           .max = 1024});
+  v.field("crop_scale", c.crop_scale,
+          {.text = "Smallest and largest share of the area that random_resized_crop cuts.",
+           .min = 0,
+           .max = 1,
+           .above_min = true,
+           .length = 2});
+  v.field("crop_ratio", c.crop_ratio,
+          {.text = "Smallest and largest width / height of what random_resized_crop cuts.",
+           .min = 0,
+           .above_min = true,
+           .length = 2});
+  v.field("randaugment_ops", c.randaugment_ops,
+          {.text = "Operations of rand_augment on an image.", .min = 1, .max = 16});
+  v.field("randaugment_magnitude", c.randaugment_magnitude,
+          {.text = "Strength of rand_augment's operations.", .min = 0, .max = 30});
+  v.field(
+      "erase_probability", c.erase_probability,
+      {.text = "Share of the images of which random_erasing fills a part.", .min = 0, .max = 1});
+  v.field("erase_area", c.erase_area,
+          {.text = "Smallest and largest share of the area that random_erasing fills.",
+           .min = 0,
+           .max = 1,
+           .length = 2});
+  v.field("erase_fill", c.erase_fill, {.text = "What random_erasing fills it with."});
+  v.field("mixup_alpha", c.mixup_alpha,
+          {.text = "Both parameters of the beta distribution of mixup's shares.",
+           .min = 0,
+           .above_min = true});
+  v.field("cutmix_alpha", c.cutmix_alpha,
+          {.text = "Both parameters of the beta distribution of cutmix's areas.",
+           .min = 0,
+           .above_min = true});
+  v.field("decode", c.decode, {.text = "What decodes JPEG files."});
+  v.field("pack", c.pack, {.text = "One file for all images, made by dstrain data prepare."});
+  v.field("pack_side", c.pack_side,
+          {.text = "Shorter side of packed images; 0 takes resize_side.",
+           .unit = "pixels",
+           .min = 0,
+           .max = 16384});
+  v.field("frames", c.frames,
+          {.text = "Frames of a clip, spread evenly over it; of random data of a model that takes "
+                   "clips, too.",
+           .unit = "frames",
+           .min = 1,
+           .max = 4096});
+  v.field("samples", c.samples,
+          {.text = "Training samples of an epoch of random data.",
+           .unit = "samples",
+           .min = 1,
+           .max = kMaxSteps});
+  v.field("tokenizer", c.tokenizer,
+          {.text = "tokenizer.json or its folder; empty takes model.weights.", .path = true});
+  v.field("sequence", c.sequence,
+          {.text = "Length of a sample of text; shorter ones are filled up.",
+           .unit = "tokens",
+           .min = 2,
+           .max = 1048576});
+  v.field("last", c.last,
+          {.text = "What becomes of the last samples of an epoch, where they are fewer than "
+                   "batch.global."});
+  v.field("subset", c.subset,
+          {.text = "Uses the first so many samples of each split; 0 uses all.",
+           .unit = "samples",
+           .min = 0,
+           .max = kMaxSteps});
+  v.field("loss", c.loss, {.text = "Tokens whose prediction is trained."});
+  v.field("packing", c.packing,
+          {.text = "Puts several samples into one sequence; none attends to another."});
+  v.field("prompt", c.prompt,
+          {.text = "Template of the part before the answer (jsonl); {NAME} stands for a field. In "
+                   "double quotes, \\n is a line end.",
+           .lines = true});
+  v.field("response", c.response,
+          {.text = "Template of the answer (jsonl); {NAME} stands for a field.", .lines = true});
+  v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
+  v.field("bad_record", c.bad_record,
+          {.text = "What becomes of a record or an image that cannot be used."});
+  v.field("test_share", c.test_share,
+          {.text = "Share of the samples held out for evaluation where there is no test split.",
+           .min = 0,
+           .max = 1,
+           .below_max = true});
+  v.field("cache", c.cache,
+          {.text = "Folder for tokenised text and packed images; empty takes tokens/ and images/ "
+                   "in dstrain's cache folder.",
+           .path = true});
+  v.field("workers", c.workers,
+          {.text = "Threads that read and decode, per rank.",
+           .unit = "threads",
+           .min = 1,
+           .max = 1024});
+  v.field("prefetch", c.prefetch,
+          {.text = "Micro-batches decoded ahead.", .unit = "micro-batches", .min = 1, .max = 1024});
+  v.section("normalize", c.normalize,
+            "What becomes of a pixel's value from 0 to 255: (value x scale - mean) / std.");
+}
+
+void describe(NormalizeConfig& c, Visitor& v) {
+  v.field("scale", c.scale, {.text = "Factor of the stored value.", .min = 0, .above_min = true});
+  v.field("mean", c.mean, {.text = "Taken off: one number per channel, or one for all."});
+  v.field(
+      "std", c.deviation,
+      {.text = "Divides: one number per channel, or one for all.", .min = 0, .above_min = true});
+}
+
+void describe(BatchConfig& c, Visitor& v) {
+  v.field("global", c.global,
+          {.text = "Samples of one optimizer step over all ranks.",
+           .unit = "samples",
+           .min = 1,
+           .max = kMaxBatchSize,
+           .required = true});
+  v.field("micro", c.micro,
+          {.text = "Samples that one rank takes through the model at once; the rest of the global "
+                   "batch is accumulated.",
+           .unit = "samples",
+           .min = 1,
+           .max = kMaxBatchSize,
+           .required = true});
+  v.field(
+      "concurrent", c.concurrent,
+      {.text = "Micro-batches that run at once, each on a stream of its own: while one waits for "
+               "what tensor ranks exchange the other computes. 2 holds the activations of two.",
+       .unit = "micro-batches",
+       .min = 1,
+       .max = 2});
+}
+
+}  // namespace dstrain

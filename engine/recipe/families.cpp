@@ -1,0 +1,496 @@
+#include "engine/recipe/families.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <vector>
+
+#include "engine/recipe/image_models.h"
+#include "engine/recipe/text.h"
+
+namespace dstrain {
+namespace {
+
+using enum Modality;
+
+constexpr ModelSize kWidth = {
+    "width", {"hidden_size"}, &ModelConfig::width, &ModelSizes::width, 65536};
+constexpr ModelSize kLayers = {
+    "layers", {"num_hidden_layers"}, &ModelConfig::layers, &ModelSizes::layers, 4096};
+constexpr ModelSize kHeads = {
+    "heads", {"num_attention_heads"}, &ModelConfig::heads, &ModelSizes::heads, 4096};
+constexpr ModelSize kKvHeads = {
+    "kv_heads", {"num_key_value_heads"}, &ModelConfig::kv_heads, &ModelSizes::kv_heads, 4096};
+constexpr ModelSize kMlpWidth = {
+    "mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &ModelSizes::mlp_width, 1 << 20};
+constexpr ModelSize kVocabSize = {
+    "vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &ModelSizes::vocab_size, 1 << 24};
+
+constexpr ModelSize kVitSizes[] = {
+    {"image_size", {"image_size"}, &ModelConfig::image_size, &ModelSizes::image_size, 16384, true},
+    {"patch_size", {"patch_size"}, &ModelConfig::patch_size, &ModelSizes::patch_size, 1024},
+    {"channels", {"num_channels"}, &ModelConfig::channels, &ModelSizes::channels, 1024},
+    kWidth,
+    kLayers,
+    kHeads,
+    kMlpWidth,
+};
+/// `layers` of width `width` and so on, for images of 224 pixels in three colours.
+constexpr ModelSizes vit(std::int64_t patch_size, std::int64_t width, std::int64_t layers,
+                         std::int64_t heads, std::int64_t mlp_width) {
+  return {.image_size = 224,
+          .patch_size = patch_size,
+          .channels = 3,
+          .width = width,
+          .layers = layers,
+          .heads = heads,
+          .mlp_width = mlp_width};
+}
+constexpr PublishedModel kVits[] = {
+    {"vit-tiny", {}, vit(16, 192, 12, 3, 768)},
+    {"vit-base",
+     {"vit-base-patch16-224", "google/vit-base-patch16-224"},
+     vit(16, 768, 12, 12, 3072)},
+    {"vit-large",
+     {"vit-large-patch16-224", "google/vit-large-patch16-224"},
+     vit(16, 1024, 24, 16, 4096)},
+    {"vit-huge",
+     {"vit-huge-patch14-224-in21k", "google/vit-huge-patch14-224-in21k"},
+     vit(14, 1280, 32, 16, 5120)},
+};
+constexpr std::string_view kVitTargets[] = {"query", "value"};
+
+constexpr ModelSize kBloomSizes[] = {
+    {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &ModelSizes::width, 65536},
+    {"layers", {"n_layer", "num_hidden_layers"}, &ModelConfig::layers, &ModelSizes::layers, 4096},
+    {"heads", {"n_head", "num_attention_heads"}, &ModelConfig::heads, &ModelSizes::heads, 4096},
+    kVocabSize,
+};
+constexpr ModelSizes bloom(std::int64_t width, std::int64_t layers, std::int64_t heads) {
+  return {.width = width, .layers = layers, .heads = heads, .vocab_size = 250880};
+}
+constexpr PublishedModel kBlooms[] = {
+    {"bloom-560m", {"bigscience/bloom-560m"}, bloom(1024, 24, 16)},
+    {"bloom-1b1", {"bigscience/bloom-1b1"}, bloom(1536, 24, 16)},
+    {"bloom-1b7", {"bigscience/bloom-1b7"}, bloom(2048, 24, 16)},
+    {"bloom-3b", {"bigscience/bloom-3b"}, bloom(2560, 30, 32)},
+    {"bloom-7b1", {"bigscience/bloom-7b1"}, bloom(4096, 30, 32)},
+};
+constexpr std::string_view kBloomTargets[] = {"query_key_value"};
+
+/// Decoders with grouped queries and a gated MLP.
+constexpr ModelSize kDecoderSizes[] = {kWidth, kLayers, kHeads, kKvHeads, kMlpWidth, kVocabSize};
+constexpr std::string_view kDecoderTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+
+constexpr PublishedModel kQwen2s[] = {
+    {"qwen2.5-0.5b",
+     {"Qwen/Qwen2.5-0.5B"},
+     {.width = 896,
+      .layers = 24,
+      .heads = 14,
+      .kv_heads = 2,
+      .mlp_width = 4864,
+      .vocab_size = 151936}},
+    {"qwen2.5-1.5b",
+     {"Qwen/Qwen2.5-1.5B"},
+     {.width = 1536,
+      .layers = 28,
+      .heads = 12,
+      .kv_heads = 2,
+      .mlp_width = 8960,
+      .vocab_size = 151936}},
+    {"qwen2.5-3b",
+     {"Qwen/Qwen2.5-3B"},
+     {.width = 2048,
+      .layers = 36,
+      .heads = 16,
+      .kv_heads = 2,
+      .mlp_width = 11008,
+      .vocab_size = 151936}},
+    {"qwen2.5-7b",
+     {"Qwen/Qwen2.5-7B"},
+     {.width = 3584,
+      .layers = 28,
+      .heads = 28,
+      .kv_heads = 4,
+      .mlp_width = 18944,
+      .vocab_size = 152064}},
+    {"qwen2.5-14b",
+     {"Qwen/Qwen2.5-14B"},
+     {.width = 5120,
+      .layers = 48,
+      .heads = 40,
+      .kv_heads = 8,
+      .mlp_width = 13824,
+      .vocab_size = 152064}},
+};
+
+constexpr ModelSize kWideHeadSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    kKvHeads,
+    {"head_dim", {"head_dim"}, &ModelConfig::head_dim, &ModelSizes::head_dim, 4096, false, true},
+    kMlpWidth,
+    kVocabSize,
+};
+constexpr ModelSizes qwen3(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                           std::int64_t mlp_width) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .mlp_width = mlp_width,
+          .vocab_size = 151936};
+}
+constexpr PublishedModel kQwen3s[] = {
+    {"qwen3-0.6b", {"Qwen/Qwen3-0.6B"}, qwen3(1024, 28, 16, 3072)},
+    {"qwen3-1.7b", {"Qwen/Qwen3-1.7B"}, qwen3(2048, 28, 16, 6144)},
+    {"qwen3-4b", {"Qwen/Qwen3-4B"}, qwen3(2560, 36, 32, 9728)},
+    {"qwen3-8b", {"Qwen/Qwen3-8B"}, qwen3(4096, 36, 32, 12288)},
+};
+
+/// Files of before grouped queries have as many heads of keys as of queries and do not say so.
+constexpr ModelSize kLlamaSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    {"kv_heads",
+     {"num_key_value_heads"},
+     &ModelConfig::kv_heads,
+     &ModelSizes::kv_heads,
+     4096,
+     false,
+     true},
+    kWideHeadSizes[4],
+    kMlpWidth,
+    kVocabSize,
+};
+constexpr ModelSizes llama(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                           std::int64_t head_dim, std::int64_t mlp_width) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = 8,
+          .head_dim = head_dim,
+          .mlp_width = mlp_width,
+          .vocab_size = 128256};
+}
+constexpr PublishedModel kLlamas[] = {
+    {"llama-3.2-1b", {"meta-llama/Llama-3.2-1B"}, llama(2048, 16, 32, 64, 8192)},
+    {"llama-3.2-3b", {"meta-llama/Llama-3.2-3B"}, llama(3072, 28, 24, 128, 8192)},
+    {"llama-3.1-8b", {"meta-llama/Llama-3.1-8B"}, llama(4096, 32, 32, 128, 14336)},
+    {"llama-3-8b", {"meta-llama/Meta-Llama-3-8B"}, llama(4096, 32, 32, 128, 14336)},
+};
+
+constexpr ModelSize kExperts = {"experts",
+                                {"num_experts", "num_local_experts"},
+                                &ModelConfig::experts,
+                                &ModelSizes::experts,
+                                512};
+constexpr ModelSize kExpertsPerToken = {"experts_per_token",
+                                        {"num_experts_per_tok"},
+                                        &ModelConfig::experts_per_token,
+                                        &ModelSizes::experts_per_token,
+                                        512};
+constexpr ModelSize kExpertWidth = {"expert_width",
+                                    {"moe_intermediate_size"},
+                                    &ModelConfig::expert_width,
+                                    &ModelSizes::expert_width,
+                                    1 << 20};
+constexpr ModelSize kQwen2MoeSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    kKvHeads,
+    kMlpWidth,
+    kVocabSize,
+    kExperts,
+    kExpertsPerToken,
+    kExpertWidth,
+    {"shared_width",
+     {"shared_expert_intermediate_size"},
+     &ModelConfig::shared_width,
+     &ModelSizes::shared_width,
+     1 << 20},
+};
+constexpr PublishedModel kQwen2Moes[] = {
+    {"qwen1.5-moe-a2.7b",
+     {"Qwen/Qwen1.5-MoE-A2.7B"},
+     {.width = 2048,
+      .layers = 24,
+      .heads = 16,
+      .kv_heads = 16,
+      .mlp_width = 5632,
+      .vocab_size = 151936,
+      .experts = 60,
+      .experts_per_token = 4,
+      .expert_width = 1408,
+      .shared_width = 5632}},
+    // The shape that qwen2.5-3b has when its MLPs become experts
+    // (engine/models/upcycled_weights.h).
+    {"qwen2.5-3b-moe",
+     {},
+     {.width = 2048,
+      .layers = 36,
+      .heads = 16,
+      .kv_heads = 2,
+      .mlp_width = 11008,
+      .vocab_size = 151936,
+      .experts = 8,
+      .experts_per_token = 2,
+      .expert_width = 2752,
+      .shared_width = 5504}},
+};
+constexpr ModelSize kQwen3MoeSizes[] = {
+    kWidth,    kLayers,    kHeads,   kKvHeads,         kWideHeadSizes[4],
+    kMlpWidth, kVocabSize, kExperts, kExpertsPerToken, kExpertWidth,
+};
+constexpr PublishedModel kQwen3Moes[] = {
+    {"qwen3-30b-a3b",
+     {"Qwen/Qwen3-30B-A3B"},
+     {.width = 2048,
+      .layers = 48,
+      .heads = 32,
+      .kv_heads = 4,
+      .head_dim = 128,
+      .mlp_width = 6144,
+      .vocab_size = 151936,
+      .experts = 128,
+      .experts_per_token = 8,
+      .expert_width = 768}},
+};
+
+constexpr ModelSize kImageSizes[] = {kVitSizes[0], kVitSizes[2]};
+constexpr ModelSize kLstmSizes[] = {kVitSizes[0], kVitSizes[2], kWidth, kLayers};
+/// A family of convolutional models for images.
+constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
+                                    std::string_view source,
+                                    std::span<const PublishedModel> published,
+                                    bool drop_path = false, bool norm_args = false) {
+  return {.name = name,
+          .title = title,
+          .source = source,
+          .modality = images,
+          .positions = nullptr,
+          .lora_targets = {},
+          .sizes = kImageSizes,
+          .defaults = {},
+          .published = published,
+          .by_name = true,
+          .drop_path = drop_path,
+          .norm_args = norm_args};
+}
+
+/// One whose models are made of such models.
+constexpr ModelFamily joining(std::string_view name, std::string_view title,
+                              std::string_view source, std::span<const ModelSize> sizes,
+                              std::span<const PublishedModel> published) {
+  ModelFamily family = convolutional(name, title, source, published, /*drop_path=*/true);
+  family.sizes = sizes;
+  family.joins = true;
+  return family;
+}
+
+constexpr ModelFamily kFamilies[] = {
+    {.name = "vit",
+     .title = "ViT",
+     .source = "ViT, arXiv:2010.11929, table 1",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kVitTargets,
+     .sizes = kVitSizes,
+     .defaults = vit(16, 768, 12, 12, 3072),
+     .published = kVits,
+     .drop_path = true},
+    {.name = "bloom",
+     .title = "BLOOM",
+     .source = "BLOOM, arXiv:2211.05100, table 3",
+     .positions = "seq_length",
+     .lora_targets = kBloomTargets,
+     .sizes = kBloomSizes,
+     .defaults = {},
+     .published = kBlooms},
+    {.name = "qwen2",
+     .title = "Qwen2.5",
+     .source = "Qwen2.5, arXiv:2412.15115, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kDecoderSizes,
+     .defaults = {},
+     .published = kQwen2s},
+    {.name = "qwen3",
+     .title = "Qwen3",
+     .source = "Qwen3, arXiv:2505.09388, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kWideHeadSizes,
+     .defaults = {.head_dim = 128},
+     .published = kQwen3s},
+    {.name = "llama",
+     .title = "Llama",
+     .source = "Llama 3, arXiv:2407.21783, table 3",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kLlamaSizes,
+     .defaults = {},
+     .published = kLlamas},
+    {.name = "qwen2_moe",
+     .title = "Qwen2 MoE",
+     .source = "Qwen2, arXiv:2407.10671, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kQwen2MoeSizes,
+     .defaults = {},
+     .published = kQwen2Moes},
+    {.name = "qwen3_moe",
+     .title = "Qwen3 MoE",
+     .source = "Qwen3, arXiv:2505.09388, table 2",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kQwen3MoeSizes,
+     .defaults = {},
+     .published = kQwen3Moes},
+    convolutional("basic_cnn", "basic CNN", {}, kBasicCnns),
+    convolutional("resnet", "ResNet", "ResNet, arXiv:1512.03385, table 1", kResNets),
+    convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
+    convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
+                  kMobileNetV2s, /*drop_path=*/false, /*norm_args=*/true),
+    convolutional("mobilenet_v3_large", "MobileNetV3-Large",
+                  "MobileNetV3, arXiv:1905.02244, table 1", kMobileNetV3Larges,
+                  /*drop_path=*/false, /*norm_args=*/true),
+    convolutional("mobilenet_v3_small", "MobileNetV3-Small",
+                  "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls,
+                  /*drop_path=*/false, /*norm_args=*/true),
+    convolutional("efficientnet", "EfficientNet", "EfficientNet, arXiv:1905.11946, table 1",
+                  kEfficientNets, /*drop_path=*/true, /*norm_args=*/true),
+    convolutional("convnext", "ConvNeXt", "ConvNeXt, arXiv:2201.03545, sec. 3", kConvNexts,
+                  /*drop_path=*/true),
+    joining("ensemble", "an ensemble", {}, kImageSizes, kEnsembles),
+    joining("cnn_lstm", "a CNN-LSTM", "arXiv:1411.4389, sec. 3", kLstmSizes, kCnnLstms),
+};
+
+std::string sizes_text(const ModelSizes& sizes) {
+  std::string text =
+      fmt::format("{} layers of width {}, {} heads", sizes.layers, sizes.width, sizes.heads);
+  if (sizes.kv_heads != 0) text += fmt::format(", {} key-value heads", sizes.kv_heads);
+  return text;
+}
+
+/// Choices and the texts that they refer to.
+struct ModelNames {
+  std::vector<Choice> choices;
+  std::deque<std::string> texts;
+
+  void add(std::string_view name, std::string text) {
+    texts.push_back(std::move(text));
+    choices.push_back({.name = name, .text = texts.back()});
+  }
+};
+
+ModelNames list_names() {
+  ModelNames names;
+  for (const ModelFamily& family : kFamilies) {
+    if (family.by_name) continue;
+    names.add(family.name,
+              fmt::format("a {} of the sizes below or of model.weights", family.title));
+  }
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published)
+      names.add(model.name, model.text.empty() ? sizes_text(model.sizes) : std::string(model.text));
+    for (std::size_t i = 0; i < std::size(PublishedModel{}.aliases); ++i) {
+      for (const PublishedModel& model : family.published) {
+        if (!model.aliases[i].empty())
+          names.add(model.aliases[i], fmt::format("another name of {}", model.name));
+      }
+    }
+  }
+  return names;
+}
+
+bool is_called(const PublishedModel& model, std::string_view name) {
+  return !name.empty() &&
+         (model.name == name || model.aliases[0] == name || model.aliases[1] == name);
+}
+
+}  // namespace
+
+std::span<const ModelFamily> model_families() { return kFamilies; }
+
+const ModelFamily* family_of_type(std::string_view model_type) {
+  for (const ModelFamily& family : kFamilies) {
+    if (family.name == model_type) return &family;
+  }
+  return nullptr;
+}
+
+const PublishedModel* published_architecture(std::string_view architecture) {
+  for (const ModelFamily& family : kFamilies) {
+    if (!family.by_name) continue;
+    for (const PublishedModel& model : family.published) {
+      const auto ends_so = [&](std::string_view alias) {
+        return !alias.empty() && alias.substr(alias.find('/') + 1) == architecture;
+      };
+      if (model.name == architecture || std::ranges::any_of(model.aliases, ends_so)) return &model;
+    }
+  }
+  return nullptr;
+}
+
+const PublishedModel* timm_variant(std::string_view architecture, const NormConstants& norm) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (model.timm_variant == architecture && !architecture.empty() && model.norm == norm)
+        return &model;
+    }
+  }
+  return nullptr;
+}
+
+std::string_view architecture_of(const PublishedModel& model) {
+  if (!model.timm_variant.empty()) return model.timm_variant;
+  for (const std::string_view alias : model.aliases) {
+    if (alias.starts_with("timm/")) return alias.substr(alias.find('/') + 1);
+  }
+  return model.name;
+}
+
+const ModelFamily* family_of(std::string_view name) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (is_called(model, name)) return &family;
+    }
+  }
+  const ModelFamily* family = family_of_type(name);
+  return family == nullptr || family->by_name ? nullptr : family;
+}
+
+const PublishedModel* published_model(std::string_view name) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (is_called(model, name)) return &model;
+    }
+  }
+  return nullptr;
+}
+
+std::span<const Choice> model_names() {
+  static const ModelNames names = list_names();
+  return names.choices;
+}
+
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const ModelFamily& family : kFamilies) {
+    if (!family.by_name) names.push_back(family.name);
+  }
+  return one_of(names);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,569 @@
+#include "engine/train/execute/executor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/base/philox.h"
+#include "engine/device/pinned.h"
+#include "engine/kernels/optimizer/optimizer.h"
+#include "engine/train/measure/step_totals.h"
+#include "engine/train/session/learning_rate.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
+constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
+constexpr std::int64_t kTraceSteps = kStopVotes + 1;
+constexpr std::int64_t kNumSums = kTraceSteps + 1;
+static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
+constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
+
+/// The point that `stream` has been given work up to, with its time.
+std::shared_ptr<const Event> moment(const Stream& stream) {
+  auto event = std::make_shared<Event>(stream.device(), Event::Timing::yes);
+  event->record(stream);
+  return event;
+}
+
+/// What the offloader keeps in bytes of several types.
+bool in_bytes(BufferRole role) {
+  using enum BufferRole;
+  return role == state_slot || role == gradient_slot || role == host_input || role == fetched_input;
+}
+
+/// Buffers of a program that the executor allocates; the others belong to the state store, to the
+/// source of batches and to autograd.
+bool allocated(BufferRole role) {
+  using enum BufferRole;
+  return role == gathered || role == whole_gradient || role == shard_sum || role == wire ||
+         role == second_shard || role == coded_parameters || role == coded_gradient ||
+         in_bytes(role);
+}
+
+/// Meanwhile the products for matrices of the parameters are put into `work`; null: they run.
+class LaterScope {
+ public:
+  LaterScope(std::vector<Parameter*> parameters, DeferredWork* work)
+      : parameters_(std::move(parameters)) {
+    for (Parameter* parameter : parameters_) parameter->later = work;
+  }
+  ~LaterScope() {
+    for (Parameter* parameter : parameters_) parameter->later = nullptr;
+  }
+  LaterScope(const LaterScope&) = delete;
+  LaterScope& operator=(const LaterScope&) = delete;
+
+ private:
+  std::vector<Parameter*> parameters_;
+};
+
+/// `gradients`: as they are held.
+at::ScalarType type_of(BufferRole role, at::ScalarType compute, at::ScalarType gradients) {
+  using enum BufferRole;
+  if (role == whole_gradient || role == shard_sum) return gradients;
+  if (role == gathered || role == second_shard) return compute;
+  if (role == coded_parameters || role == coded_gradient) return at::kByte;
+  return role == wire ? at::kBFloat16 : at::kFloat;
+}
+
+}  // namespace
+
+Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy,
+                   StateStore& states, Communicators& communicators, const ExecutorOptions& options,
+                   RankRecordFile& record)
+    : model_(model),
+      cost_(cost),
+      layout_(strategy.layout),
+      states_(states),
+      communicators_(communicators),
+      options_(options),
+      record_(record),
+      training_(prepare(strategy.training)),
+      evaluation_(prepare(strategy.evaluation)),
+      gathering_(prepare(strategy.gathering)),
+      updater_(states,
+               {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
+      offloader_(strategy.training, strategy.layout, states, updater_, options.offload),
+      step_end_(options.device),
+      timer_(options.device, options.timed_every, record) {
+  for (int name = 0; name < kNumLanes; ++name) {
+    // Communication is short and others wait for it; compute is long.
+    const bool urgent = !computes(static_cast<Lane>(name));
+    lanes_.push_back(
+        Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
+  }
+  for (auto& [channel, ranks] : communicators) {
+    if (channel.axis == CommAxis::pipeline && !options.device.is_cuda())
+      transfer_threads_.try_emplace(channel.lane, [&link = *ranks] { link.cancel(); });
+  }
+  allocate_buffers();
+  alone_ = make_communicator(nullptr, {.name = "alone", .ranks = {0}});
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
+  const std::vector<BlockState*> block_states = all_states(model);
+  const std::int64_t step_sums = step_sum_elements(block_states);
+  const at::Tensor all = at::zeros({step_sums + kNumSums + optimizer::kControlSize}, fp32);
+  reduced_sums_ = all.narrow(0, 0, step_sums + kNumSums);
+  running_states_.emplace(block_states, all.narrow(0, 0, step_sums));
+  telemetry_ = all.narrow(0, step_sums, kNumSums + optimizer::kControlSize);
+  sums_ = telemetry_.narrow(0, 0, kNumSums);
+  control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
+  context_.label_smoothing = options.optimizer.label_smoothing;
+  context_.totals = sums_.narrow(0, kTotals, kNumTotals);
+  context_.keep_hidden = strategy.training.keeps_hidden;
+  evaluation_context_.mode = Mode::evaluate;
+  evaluation_context_.totals = context_.totals;
+  for (auto& [channel, ranks] : communicators) {
+    if (channel.lane == Lane::compute) context_.peers.set(channel.axis, ranks.get());
+    if (channel.lane == Lane::compute_beside) peers_beside_.set(channel.axis, ranks.get());
+  }
+  evaluation_context_.peers = context_.peers;
+  seed_ = at::zeros({}, fp32);
+  context_.sample_seed = at::zeros({}, fp32);
+  if (options.dropout)
+    dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
+  loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
+  segment_of_.resize(strategy.training.actions.size());
+  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
+    segments_ = find_segments(strategy.training);
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
+  }
+  set_control({.loss_scale = first_loss_scale(options.precision)});
+}
+
+void Executor::set_control(const ControlState& state) {
+  using namespace optimizer;
+  const at::Tensor host = at::zeros({kControlSize}, at::kFloat);
+  auto* values = host.mutable_data_ptr<float>();
+  values[kLossScale] = static_cast<float>(state.loss_scale);
+  values[kGoodSteps] = static_cast<float>(state.good_steps);
+  values[kAppliedSteps] = static_cast<float>(state.applied_steps);
+  values[kSkippedSteps] = static_cast<float>(state.skipped_steps);
+  values[kToleratedSteps] = static_cast<float>(state.tolerated_steps);
+  control_.copy_(host);
+  synchronize(options_.device);
+}
+
+Executor::Prepared Executor::prepare(const Program& program) const {
+  Prepared prepared;
+  prepared.program = &program;
+  prepared.events.resize(program.actions.size());
+  prepared.buffers.resize(program.buffers.size());
+  prepared.outputs.resize(program.buffers.size());
+  prepared.inputs.resize(program.buffers.size());
+  prepared.received.resize(program.buffers.size());
+  prepared.deferred.resize(program.buffers.size());
+  prepared.jobs.resize(program.actions.size());
+  for (const Action& action : program.actions) {
+    prepared.names.push_back(describe(action, cost_));
+    if (action.kind == ActionKind::receive_down || action.kind == ActionKind::receive_up)
+      prepared.received[to_index(action.writes.front())] = boundary_tensors(action.block);
+    for (const auto* waits : {&action.after, &action.after_previous}) {
+      for (const int other : *waits) {
+        auto& event = prepared.events[to_index(other)];
+        if (!event) event.emplace(options_.device);
+      }
+    }
+  }
+  return prepared;
+}
+
+void Executor::allocate_buffers() {
+  const auto each = [&](auto&& visit) {
+    for (Prepared* prepared : {&training_, &evaluation_}) {
+      std::map<BufferRole, int> seen;
+      for (std::size_t id = 0; id < prepared->buffers.size(); ++id) {
+        const Buffer& buffer = prepared->program->buffers[id];
+        if (allocated(buffer.role))
+          visit(std::pair(buffer.role, seen[buffer.role]++), buffer, prepared->buffers[id]);
+      }
+    }
+  };
+  // The n-th buffer of a role is the same memory in both programs.
+  std::map<std::pair<BufferRole, int>, std::int64_t> elements;
+  each([&](const auto& place, const Buffer& buffer, at::Tensor&) {
+    elements[place] = std::max(elements[place], buffer.elements);
+  });
+  std::map<std::pair<BufferRole, int>, at::Tensor> tensors;
+  each([&](const auto& place, const Buffer& buffer, at::Tensor& tensor) {
+    if (in_bytes(buffer.role)) {
+      tensor = offloader_.allocate(buffer);  // of the training program alone
+      return;
+    }
+    if (!tensors.contains(place)) {
+      const at::ScalarType dtype = type_of(buffer.role, options_.compute, states_.gradient_type());
+      DSTRAIN_CHECK(static_cast<int>(c10::elementSize(dtype)) == buffer.width,
+                    "the program's elements are of another width");
+      tensors[place] =
+          at::zeros({elements[place]}, at::TensorOptions().dtype(dtype).device(options_.device));
+    }
+    tensor = tensors[place];
+  });
+}
+
+Bytes Executor::allocated_bytes(BufferRole role) const {
+  std::map<const void*, Bytes> distinct;
+  for (const Prepared* prepared : {&training_, &evaluation_}) {
+    for (const int id : prepared->program->buffers_of(role)) {
+      const at::Tensor& tensor = prepared->buffers[to_index(id)];
+      if (tensor.defined() && tensor.device() == options_.device)
+        distinct[tensor.const_data_ptr()] = static_cast<Bytes>(tensor.nbytes());
+    }
+  }
+  Bytes bytes = 0;
+  for (const auto& [place, size] : distinct) bytes += size;
+  return bytes;
+}
+
+void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
+  const std::shared_ptr<const Event> start =
+      pending_.empty() ? moment(lane(Lane::compute)) : pending_.back().end;
+  if (observer_ != nullptr) observer_->begin_step(inputs.step);
+  timer_.begin(inputs.step, lane(Lane::compute));
+  {
+    const StreamScope scope(lane(Lane::compute));
+    reduced_sums_.zero_();
+    const auto mean_over = [&](std::int64_t number) {
+      return at::div(control_.select(0, optimizer::kLossScale),
+                     std::max(1.0, static_cast<double>(number)));
+    };
+    seed_.copy_(mean_over(inputs.targets));
+    context_.sample_seed.copy_(mean_over(inputs.samples));
+    set_dropout_seeds(inputs.step);
+  }
+  run(training_, source, inputs, context_);
+  const StreamScope scope(lane(Lane::compute));
+  Pending pending{.step = inputs.step,
+                  .samples = inputs.samples,
+                  .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
+                  .start = start,
+                  .end = nullptr};
+  pending.host.copy_(telemetry_, /*non_blocking=*/true);
+  pending.end = moment(lane(Lane::compute));
+  pending_.push_back(std::move(pending));
+  step_end_.record(lane(Lane::compute));
+  timer_.end(lane(Lane::compute));
+  if (observer_ != nullptr) observer_->end_step();
+}
+
+StepOutcome Executor::take_outcome() {
+  DSTRAIN_CHECK(!pending_.empty(), "no step is under way");
+  if (options_.device.is_cuda()) {
+    record_.enter(pending_.front().step, "wait for the device");
+    pending_.front().end->synchronize();
+  }
+  offloader_.rethrow();
+  const Pending pending = std::move(pending_.front());
+  pending_.pop_front();
+  const auto* sums = pending.host.const_data_ptr<float>();
+  const float* control = sums + kNumSums;
+  const EvaluationTotals totals = means(sums + kTotals);
+  return {.step = pending.step,
+          .step_s = pending.end->seconds_since(*pending.start),
+          .loss = totals.loss,
+          .top1 = totals.top1,
+          .top5 = totals.top5,
+          .targets = totals.targets,
+          .balance_loss =
+              sums[kTotals + kBalanceTotal] / std::max(1.0, static_cast<double>(pending.samples)),
+          .gradient_norm = control[optimizer::kGradientNorm],
+          .loss_scale = control[optimizer::kLossScale],
+          .good_steps = control[optimizer::kGoodSteps],
+          .applied_steps = control[optimizer::kAppliedSteps],
+          .skipped_steps = control[optimizer::kSkippedSteps],
+          .tolerated_steps = control[optimizer::kToleratedSteps],
+          .skipped = control[optimizer::kSkip] != 0,
+          .stop = sums[kStopVotes] > 0,
+          .trace_steps = static_cast<int>(sums[kTraceSteps]),
+          .times = timer_.take(pending.step)};
+}
+
+void Executor::observe(StepObserver* observer) {
+  DSTRAIN_CHECK(pending_.empty(), "a step is under way");
+  observer_ = observer;
+  if (observer == nullptr || observer->keeps_graphs() || graphs_.empty()) return;
+  synchronize(options_.device);
+  graphs_.clear();
+  first_graph_.clear();
+  release_cached_memory(options_.device);
+}
+
+void Executor::wait(const Prepared& prepared, std::size_t i) {
+  const std::vector<Action>& actions = prepared.program->actions;
+  const Stream& stream = lane(actions[i].lane);
+  const bool timed = in_step(prepared) && actions[i].lane == Lane::compute;
+  if (!transfer_threads_.empty()) {
+    // A transfer waits on the thread of its lane.
+    if (!transfers(actions[i].kind)) wait_for_transfers(prepared, i);
+    return;
+  }
+  for (const int other : actions[i].after) {
+    const Event& event = *prepared.events[to_index(other)];
+    const Action& awaited = actions[to_index(other)];
+    timed ? timer_.wait(event, awaited.lane, !awaited.comm.empty(), stream) : event.wait(stream);
+  }
+  // Recorded in the run before, or never where this is the first one.
+  for (const int other : actions[i].after_previous) {
+    const Event& event = *prepared.events[to_index(other)];
+    timed ? timer_.wait(event, actions[to_index(other)].lane, false, stream) : event.wait(stream);
+  }
+}
+
+const Batch* Executor::batch_of(const Action& action, const BatchSource& source) const {
+  if (action.block < 0) return nullptr;
+  return &source.batch(loaded_[to_index(action.micro_batch) % loaded_.size()]);
+}
+
+void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
+                   const BlockContext& context) {
+  const Program& program = *prepared.program;
+  const bool training = in_step(prepared);
+  if (last_run_ != &program) {
+    // Updates of offloaded states go on beside the next step, which this is not.
+    if (layout_.chunk > 0) finish_updates();
+    for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in, Lane::receive_down,
+                             Lane::receive_up, Lane::send_down, Lane::send_up})
+      step_end_.wait(lane(other));
+    for (auto& [name, thread] : transfer_threads_) thread.wait_for_all();
+    last_run_ = &program;
+  }
+  const bool graphs = training && !segments_.empty() &&
+                      (observer_ == nullptr || observer_->keeps_graphs()) &&
+                      eager_steps_++ >= kEagerSteps;
+  const Stream& compute = lane(Lane::compute);
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    if (rehearsing_ && left_out(prepared, action)) continue;
+    const Stream& stream = lane(action.lane);
+    const auto segment = graphs ? segment_of_[i] : std::nullopt;
+    if (segment && to_index(segments_[*segment].actions.front()) != i) continue;
+    // An evaluation has no step of its own: it stands at the one before it.
+    record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
+    std::size_t last = i;
+    if (training) {
+      const auto phase = phase_of(action.kind);
+      if (phase && action.lane == Lane::compute) timer_.enter(*phase, compute);
+    }
+    if (segment) {
+      for (const int member : segments_[*segment].actions) wait(prepared, to_index(member));
+    } else {
+      wait(prepared, i);
+    }
+    // On the CPU the waits take time, which is no part of the action.
+    if (training && observer_ != nullptr) observer_->begin(i);
+    if (segment) {
+      replay(*segment, source, inputs);
+      last = to_index(segments_[*segment].actions.back());
+    } else {
+      const StreamScope scope(stream);
+      // What goes on beside the next step has no end when this one is summed up.
+      const bool on_thread = transfers(action.kind) && !options_.device.is_cuda();
+      const bool timed = training && !computes(action.lane) && !on_thread &&
+                         !(options_.device.is_cuda() && outlasts_step(action.lane));
+      if (timed) timer_.begin_action(action.lane, stream);
+      if (action.kind == ActionKind::load) {
+        const std::size_t buffer = source.load(stream);
+        loaded_[to_index(action.micro_batch) % loaded_.size()] = buffer;
+        if (action.micro_batch == 0) first_loaded_ = buffer;
+      }
+      perform(prepared, i, batch_of(action, source), inputs, context);
+      free_activations(prepared, action);
+      if (timed) timer_.end_action(action.lane, !action.comm.empty(), stream);
+    }
+    if (training && observer_ != nullptr) observer_->end(i);
+    if (prepared.events[last]) prepared.events[last]->record(stream);
+  }
+}
+
+void Executor::free_activations(Prepared& prepared, const Action& action) {
+  for (const int id : action.frees) {
+    prepared.outputs[to_index(id)].clear();
+    prepared.inputs[to_index(id)].clear();
+    prepared.deferred[to_index(id)].clear();
+  }
+}
+
+void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
+                       const StepInputs& inputs, const BlockContext& context) {
+  const Action& action = prepared.program->actions[i];
+  BlockContext of_micro_batch = context;
+  if (action.lane == Lane::compute_beside) of_micro_batch.peers = peers_beside_;
+  if (action.kind == ActionKind::recompute) of_micro_batch.mode = Mode::recompute;
+  if (&prepared == &training_ && action.block >= 0)
+    of_micro_batch.dropout_seed = dropout_seed(action.micro_batch);
+  using enum ActionKind;
+  switch (action.kind) {
+    case load:
+      break;
+    case discard:
+      break;
+    case send_down:
+    case send_up:
+    case receive_down:
+    case receive_up:
+      transfer(prepared, i);
+      break;
+    case gather:
+      this->gather(prepared, action);
+      break;
+    case release:
+      states_.unbind_values(action.group);
+      break;
+    case forward:
+    case recompute:
+      this->forward(prepared, action, *batch, of_micro_batch);
+      break;
+    case clear:
+      states_.bind_empty_gradients(action.group, whole_gradient(prepared, action));
+      break;
+    case backward:
+    case backward_input:
+      this->backward(prepared, action);
+      break;
+    case backward_weight:
+      this->backward_weight(prepared, action);
+      break;
+    case reduce:
+      this->reduce(prepared, action, inputs.step);
+      break;
+    case gather_sum:
+      this->gather_sum(action);
+      break;
+    case norm:
+      this->norm(inputs);
+      break;
+    case update:
+      this->update(prepared, action, inputs);
+      break;
+    case fetch_parameters:
+    case fetch_states:
+    case evict_states:
+    case fetch_input:
+    case evict_input:
+      fetch_or_evict(prepared, action);
+      break;
+  }
+}
+
+/// Each is a pure function of the run's seed, the step and the micro-batch's place in the global
+/// batch: the same for any number of ranks that share it evenly.
+void Executor::set_dropout_seeds(std::int64_t step) {
+  if (!dropout_seeds_.defined()) return;
+  const std::uint64_t key =
+      random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
+  const at::Tensor host = host_tensor(dropout_seeds_.sizes(), at::kLong, options_.device);
+  auto* seeds = host.mutable_data_ptr<std::int64_t>();
+  const std::int64_t data_ranks = layout_.extent(CommAxis::batch).ranks;
+  for (std::int64_t m = 0; m < dropout_seeds_.numel(); ++m) {
+    const std::int64_t place = m * data_ranks + options_.data_rank;
+    const Philox random =
+        Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
+    seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);
+  }
+  dropout_seeds_.copy_(host, /*non_blocking=*/true);
+}
+
+at::Tensor Executor::dropout_seed(int micro_batch) const {
+  return dropout_seeds_.defined() ? dropout_seeds_.select(0, micro_batch) : at::Tensor();
+}
+
+void Executor::forward(Prepared& prepared, const Action& action, const Batch& batch,
+                       const BlockContext& context) {
+  const Program& program = *prepared.program;
+  const std::size_t block = to_index(action.block);
+  const int saved = program.find(action.writes, BufferRole::saved);
+  const bool keep = saved >= 0;
+  Tensors inputs;
+  int input = program.find(action.reads, BufferRole::fetched_input);
+  if (input < 0) input = program.find(action.reads, BufferRole::output);
+  if (input >= 0) {
+    for (const at::Tensor& tensor : prepared.outputs[to_index(input)]) {
+      inputs.push_back(tensor.detach());
+      if (keep) inputs.back().requires_grad_(true);
+    }
+  }
+  // A recomputation must not count its samples a second time; only the head counts, and it is never
+  // recomputed.
+  const at::AutoGradMode mode(keep);
+  const int output = program.find(action.writes, BufferRole::output);
+  Tensors& outputs = prepared.outputs[to_index(output)];
+  outputs = model_.blocks[block]->forward(inputs, batch, context);
+  if (keep) prepared.inputs[to_index(saved)] = std::move(inputs);
+  if (after_forward_) after_forward_(action.block, outputs);
+}
+
+void Executor::backward(Prepared& prepared, const Action& action) {
+  const Program& program = *prepared.program;
+  // It frees its own output, and may read and free that of the block before.
+  const auto own = std::ranges::find_if(action.frees, [&](int id) {
+    const Buffer& buffer = program.buffers[to_index(id)];
+    return buffer.role == BufferRole::output && buffer.owner == action.block;
+  });
+  const Tensors& outputs = prepared.outputs[to_index(*own)];
+  const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
+  const int ends_chunk = program.find(action.reads, BufferRole::output_gradient),
+            begins_chunk = program.find(action.writes, BufferRole::output_gradient);
+  Tensors& handed_on = output_gradients_[action.lane];
+  Tensors seeds =
+      ends_chunk >= 0 ? prepared.outputs[to_index(ends_chunk)] : std::exchange(handed_on, {});
+  if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
+  const int held = program.find(action.writes, BufferRole::held);
+  const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(),
+                         held < 0 ? nullptr : &prepared.deferred[to_index(held)]);
+  if (inputs.empty()) {
+    torch::autograd::backward(outputs, seeds);
+    return;
+  }
+  Tensors& gradients = begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : handed_on;
+  gradients = torch::autograd::grad(outputs, inputs, seeds);
+}
+
+void Executor::backward_weight(Prepared& prepared, const Action& action) {
+  const int held = prepared.program->find(action.frees, BufferRole::held);
+  for (const auto& work : prepared.deferred[to_index(held)]) work();
+}
+
+void Executor::norm(const StepInputs& inputs) {
+  for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
+    if (!states_.trainable(g)) continue;
+    // Each element counts once, whoever else holds it.
+    const double share = 1.0 / layout_.summing_ranks(g);
+    states_.settle_gradients(g);
+    optimizer::add_squares(summed_gradient(g), share, sums_);
+  }
+  if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
+  if (inputs.requests.trace_steps > 0)
+    sums_.select(0, kTraceSteps).fill_(inputs.requests.trace_steps);
+  const Stream& compute = lane(Lane::compute);
+  timer_.begin_action(Lane::compute, compute);
+  communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);
+  timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
+  const LossScaleConfig& scale = options_.precision.loss_scale;
+  optimizer::finish_gradients(
+      control_, sums_,
+      {.clip_norm = options_.optimizer.clip_norm,
+       .loss_scaling = {.dynamic = options_.compute == at::kHalf && scale.fixed == 0,
+                        .growth_interval = scale.growth_interval,
+                        .hysteresis = scale.hysteresis,
+                        .consecutive = scale.consecutive,
+                        .minimum = static_cast<float>(scale.minimum)},
+       .beta1 = options_.optimizer.betas[0],
+       .beta2 = options_.optimizer.betas[1]});
+  const at::Tensor skip = control_.select(0, optimizer::kSkip);
+  running_states_->apply(skip, inputs.samples * model_.frames);
+  if (inputs.average_share > 0) states_.average_block_states(inputs.average_share, skip);
+  offloader_.copy_control(control_);
+}
+
+}  // namespace dstrain

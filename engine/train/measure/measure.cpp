@@ -1,0 +1,257 @@
+#include "engine/train/measure/measure.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <numeric>
+
+#include "engine/base/clock.h"
+#include "engine/base/host_name.h"
+#include "engine/comm/thread_world.h"
+#include "engine/device/device.h"
+#include "engine/device/pinned.h"
+#include "engine/kernels/linear/gemm.h"
+#include "engine/train/measure/measure_host.h"
+
+namespace dstrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr double kWarmup_s = 0.5;
+constexpr double kTimed_s = 2.0;  ///< long enough for clocks and temperature to settle
+
+/// [rows, inner] times [inner, columns].
+struct Product {
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
+           static_cast<double>(inner);
+  }
+};
+/// Forward products of a block of ViT-B/16 over 128 images; their gradients have the same sizes.
+constexpr std::array kProducts = {Product{25216, 2304, 768}, Product{25216, 768, 768},
+                                  Product{25216, 3072, 768}, Product{25216, 768, 3072}};
+/// Forward products of a layer of Qwen2.5-3B over 16,384 tokens, a model that is worth FP8.
+constexpr std::array kFp8Products = {Product{16384, 2560, 2048}, Product{16384, 2048, 2048},
+                                     Product{16384, 22016, 2048}, Product{16384, 2048, 11008}};
+constexpr Product kLarge = {8192, 8192, 8192};
+constexpr Product kCpuProduct = {512, 768, 768};
+
+/// Seconds of one call of `work`: enqueued without a pause, the device waited for at the end.
+double time_calls(c10::Device device, double timed_s, const std::function<void()>& work) {
+  const auto run = [&](std::int64_t calls) {
+    synchronize(device);
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < calls; ++i) work();
+    synchronize(device);
+    return seconds_since(start) / static_cast<double>(calls);
+  };
+  (void)run(3);
+  const double rough_s = std::max(run(3), 1e-6);
+  const auto calls_in = [rough_s](double s) {
+    return std::max<std::int64_t>(3, static_cast<std::int64_t>(s / rough_s));
+  };
+  (void)run(calls_in(kWarmup_s));
+  return run(calls_in(timed_s));
+}
+
+at::Tensor matrix(std::int64_t rows, std::int64_t columns, c10::ScalarType type,
+                  c10::Device device) {
+  // Zeros would draw less power and let the clock stay higher than in training.
+  return at::randn({rows, columns}, at::TensorOptions().dtype(at::kFloat).device(device)).to(type);
+}
+
+template <std::size_t n>
+double product_rate(const std::array<Product, n>& products, c10::ScalarType type,
+                    c10::Device device) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> operands;
+  double flops = 0;
+  for (const Product& p : products) {
+    operands.emplace_back(matrix(p.rows, p.inner, type, device),
+                          matrix(p.inner, p.columns, type, device));
+    flops += p.flops();
+  }
+  return flops / time_calls(device, kTimed_s, [&] {
+           for (const auto& [a, b] : operands) (void)at::mm(a, b);
+         });
+}
+
+/// Of each three products, one keeps its sums short, as in forward.
+double fp8_product_rate(c10::Device device) {
+  struct Operands {
+    at::Tensor a, b, out;
+  };
+  std::vector<Operands> operands;
+  double flops = 0;
+  for (const Product& p : kFp8Products) {
+    operands.push_back({.a = matrix(p.rows, p.inner, at::kFloat8_e4m3fn, device),
+                        .b = matrix(p.columns, p.inner, at::kFloat8_e4m3fn, device),
+                        .out = at::empty({p.rows, p.columns},
+                                         at::TensorOptions().dtype(at::kBFloat16).device(device))});
+    flops += 3 * p.flops();
+  }
+  const at::Tensor one = at::ones({}, at::TensorOptions().dtype(at::kFloat).device(device));
+  return flops / time_calls(device, kTimed_s, [&] {
+           for (const auto& [a, b, out] : operands) {
+             for (const bool fast : {true, false, false})
+               ops::multiply(a, b.t(), out, {.a_scale = one, .b_scale = one, .fast = fast});
+           }
+         });
+}
+
+/// Compute capability 8.9 or higher.
+bool has_fp8(const DeviceFacts& facts) {
+  return std::pair(facts.compute_major, facts.compute_minor) >= std::pair(8, 9);
+}
+
+/// y += x: two reads and a write.
+double memory_rate(std::int64_t bytes, c10::ScalarType type, c10::Device device) {
+  const auto options = at::TensorOptions().dtype(type).device(device);
+  const std::int64_t count = bytes / static_cast<std::int64_t>(c10::elementSize(type));
+  const at::Tensor x = at::ones({count}, options);
+  at::Tensor y = at::ones({count}, options);
+  return 3.0 * static_cast<double>(bytes) / time_calls(device, 1.0, [&] { y.add_(x); });
+}
+
+double copy_rate(const at::Tensor& from, at::Tensor& to) {
+  return static_cast<double>(from.nbytes()) /
+         time_calls(to.device(), 1.0, [&] { to.copy_(from, /*non_blocking=*/true); });
+}
+
+/// One thread of the host.
+double host_copy_rate(std::int64_t bytes) {
+  const at::Tensor from = at::ones({bytes}, at::kByte);
+  const at::Tensor to = at::ones({bytes}, at::kByte);
+  return static_cast<double>(bytes) / time_calls(c10::Device(c10::kCPU), 0.5, [&] {
+           std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(),
+                       static_cast<std::size_t>(bytes));
+         });
+}
+
+struct CollectiveRates {
+  double bytes_per_s = 0;  ///< bus bandwidth of the slower of gather and reduction
+  double latency_s = 0;    ///< of a small sum
+  Bytes memory = 0;        ///< of the communicator on a device
+};
+
+/// One thread and one communicator per GPU, the operations of ZeRO.
+CollectiveRates collective_rates(int num_devices) {
+  CollectiveRates rates;
+  ThreadWorld world(num_devices);
+  world.run([&](int rank) {
+    const c10::AutoGradMode no_gradients(false);  // it belongs to the thread
+    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank));
+    make_current(device);
+    std::vector<int> ranks(static_cast<std::size_t>(num_devices));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const Bytes before = memory_figures(device).outside_allocator();
+    const auto comm = make_communicator(
+        world.store(),
+        {.backend = CommBackend::nccl, .name = "measure", .ranks = ranks, .rank = rank});
+    const std::int64_t share = 256 * kMiB / num_devices;  // bf16 elements: 512 MiB in all
+    const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device);
+    at::Tensor whole = at::zeros({share * num_devices}, options);
+    at::Tensor part = at::zeros({share}, options);
+    at::Tensor small = at::zeros({256}, options);
+    // The same number of calls on every rank, or they would wait for each other for ever.
+    const auto time = [&](int calls, const std::function<void()>& work) {
+      for (int i = 0; i < 5; ++i) work();
+      comm->barrier();
+      const auto start = Clock::now();
+      for (int i = 0; i < calls; ++i) work();
+      synchronize(device);
+      return seconds_since(start) / calls;
+    };
+    const double gather_s = time(30, [&] { comm->all_gather(whole, part); });
+    const double reduce_s = time(30, [&] { comm->reduce_scatter(part, whole); });
+    const double small_s = time(200, [&] { comm->all_reduce(small, ReduceOp::sum); });
+    if (rank != 0) return;
+    const double sent = static_cast<double>(whole.nbytes()) * (num_devices - 1) / num_devices;
+    rates = {.bytes_per_s = sent / std::max(gather_s, reduce_s),
+             .latency_s = small_s,
+             .memory = memory_figures(device).outside_allocator() - before};
+  });
+  return rates;
+}
+
+}  // namespace
+
+MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell) {
+  const c10::AutoGradMode no_gradients(false);
+  const DeviceFacts facts = choose_device(0);
+  const c10::Device device = facts.device;
+  MeasuredRates rates;
+  rates.device = facts.name;
+  rates.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  rates.host = host_name();
+  rates.num_devices = std::max(1, facts.num_devices);
+  const auto say = [&](const char* what, double value, double unit, const char* unit_name) {
+    tell(fmt::format("{:<34} {:>9.1f} {}", what, value / unit, unit_name));
+  };
+  if (!facts.is_cuda()) {
+    const int threads = at::get_num_threads();
+    at::set_num_threads(1);
+    rates.flops_per_s = product_rate(std::array{kCpuProduct}, at::kFloat, device);
+    say("fp32 products, one core", rates.flops_per_s, 1e9, "GFLOP/s");
+    rates.memory_bytes_per_s = memory_rate(128 * kMiB, at::kFloat, device);
+    say("memory, one core", rates.memory_bytes_per_s, 1e9, "GB/s");
+    at::set_num_threads(threads);
+    rates.host_copy_bytes_per_s = rates.host_link_bytes_per_s = host_copy_rate(128 * kMiB);
+    say("memory copy, one core", rates.host_copy_bytes_per_s, 1e9, "GB/s");
+    measure_host(facts, rates, tell);
+    return rates;
+  }
+  rates.device_memory = facts.memory_bytes;
+  rates.flops_per_s = product_rate(kProducts, at::kBFloat16, device);
+  say("bf16 products as in training", rates.flops_per_s, 1e12, "TFLOP/s");
+  rates.burst_flops_per_s = product_rate(std::array{kLarge}, at::kBFloat16, device);
+  say("bf16 products of 8192^3", rates.burst_flops_per_s, 1e12, "TFLOP/s");
+  if (has_fp8(facts)) {
+    rates.fp8_flops_per_s = fp8_product_rate(device);
+    say("FP8 products as in training", rates.fp8_flops_per_s, 1e12, "TFLOP/s");
+  }
+  rates.memory_bytes_per_s = memory_rate(1024 * kMiB, at::kBFloat16, device);
+  say("device memory, read + write", rates.memory_bytes_per_s, 1e9, "GB/s");
+  {
+    at::Tensor to = at::empty({512 * kMiB}, at::TensorOptions().dtype(at::kByte).device(device));
+    rates.host_link_bytes_per_s =
+        copy_rate(host_tensor({512 * kMiB}, at::kByte, device).fill_(1), to);
+    say("host to device, pinned", rates.host_link_bytes_per_s, 1e9, "GB/s");
+    rates.pageable_link_bytes_per_s =
+        copy_rate(at::ones({512 * kMiB}, at::TensorOptions().dtype(at::kByte)), to);
+    say("host to device, pageable", rates.pageable_link_bytes_per_s, 1e9, "GB/s");
+  }
+  rates.host_copy_bytes_per_s = host_copy_rate(256 * kMiB);
+  say("host memory copy, one thread", rates.host_copy_bytes_per_s, 1e9, "GB/s");
+  measure_host(facts, rates, tell);
+  if (facts.num_devices > 1) {
+    const CollectiveRates collectives = collective_rates(facts.num_devices);
+    rates.link_bytes_per_s = collectives.bytes_per_s;
+    rates.collective_latency_s = collectives.latency_s;
+    say(fmt::format("collectives of {} GPUs, bus", facts.num_devices).c_str(),
+        rates.link_bytes_per_s, 1e9, "GB/s");
+    say("smallest collective", rates.collective_latency_s, 1e-6, "us");
+    rates.communicator_memory = collectives.memory;
+    say("device memory of a communicator", static_cast<double>(collectives.memory), 1 << 20, "MiB");
+  }
+  return rates;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/rank_record.h"
+#include "engine/base/run_layout.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/metrics/metrics.h"
+#include "engine/metrics/progress.h"
+#include "engine/program/plan_report.h"
+#include "engine/samples/sampler.h"
+#include "engine/train/report/rank_lines.h"
+#include "engine/train/session/session.h"
+#include "engine/train/session/world.h"
+
+namespace dstrain {
+
+/// What rank 0 says of a run: to a person, to metrics.jsonl and TensorBoard, to events.jsonl.
+class RunReport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process;
+  /// `changes`: since the checkpoint that it goes on from (changes_since).
+  RunReport(const World& world, const RunLayout& directory, Session& session,
+            const PlanReport& plan, Progress& progress, const RankRecordFile& record,
+            std::int64_t first_step, Clock::time_point start, std::vector<std::string> changes);
+
+  enum class Begin { started, resumed, next_phase };
+  void begin(Begin how);
+  /// `traced`: under the profiler, which makes it slower.
+  void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
+  /// What this host's sampler has seen since the step before.
+  void host(const HostSample& sample);
+  void note(const std::string& text) { progress_.note(text); }
+  /// `average`: of the average of the weights, where there is one.
+  void evaluation(const EvaluationTotals& totals, const std::optional<EvaluationTotals>& average,
+                  double seconds);
+  void answers(const std::vector<GeneratedAnswer>& answers);
+  /// `steps`: done by now.
+  void checkpoint(const SaveResult& result, std::int64_t steps);
+  /// `host_s`: what the host works for one step; 0: not measured.
+  void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
+
+ private:
+  void announce(Begin how);
+  void count(const StepOutcome& outcome, const HostTimes& host);
+  [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
+  [[nodiscard]] double mfu(double step_s) const;
+  [[nodiscard]] double epoch_of(std::int64_t step) const;
+  void report_speed();
+  void report_times();
+  void report_samples(const SampleSummary& samples);
+  void report_memory();
+  void report_plan(const SampleSummary& samples);
+  void report_communication(std::int64_t steps);
+
+  const World& world_;
+  const RunLayout& directory_;
+  Session& session_;
+  const PlanReport& plan_;
+  Progress& progress_;
+  const RankRecordFile& record_;
+  MetricsWriter metrics_;
+  double gpu_util_ = kUnknown;    ///< for the next step
+  double gpu_temp_c_ = kUnknown;  ///< the same
+  std::int64_t first_step_;
+  Clock::time_point start_;
+  std::vector<std::string> changes_;
+  bool new_process_ = true;  ///< else a phase after others
+  std::optional<double> first_step_s_;
+  Clock::time_point first_outcome_{};
+  double smoothed_step_s_ = 0;
+  double useful_flops_ = 0;  ///< of this rank's step
+  MemoryFigures memory_;  ///< of the allocator, read now and then
+  std::optional<EvaluationTotals> evaluation_;          ///< the last
+  std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
+  std::int64_t evaluated_step_ = -1;
+  std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
+  StepTimes times_;               ///< sums over the timed ones of them
+  double data_wait_s_ = 0;        ///< sum over them
+  std::int64_t timed_ = 0;
+  double timed_s_ = 0;  ///< sum of their times
+};
+
+}  // namespace dstrain

@@ -1,0 +1,60 @@
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/data/order.h"
+#include "engine/train/session/session.h"
+
+/// What a session does with the test split.
+namespace dstrain {
+
+std::int64_t Session::test_micro_batches() const {
+  return dstrain::steps_per_epoch(test_->size(),
+                                  std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
+}
+
+std::unique_ptr<Feeder> Session::test_feeder() const {
+  DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
+  return std::make_unique<Feeder>(
+      make_loader(test_,
+                  {.global_batch = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks,
+                   .micro_batch = recipe_.batch.micro,
+                   .data_ranks = strategy_->batch.data_ranks,
+                   .data_rank = data_rank_,
+                   .sequence = own_tokens(),
+                   .seed = recipe_.run.seed,
+                   .shuffle = false,
+                   .pinned = device_.is_cuda(),
+                   .workers = recipe_.data.workers,
+                   .prefetch = recipe_.data.prefetch,
+                   .last_step = test_micro_batches()}),
+      feeder_options(false));
+}
+
+EvaluationTotals Session::evaluate() {
+  return executor_->evaluate(*test_feeder(), test_micro_batches());
+}
+
+std::optional<EvaluationTotals> Session::evaluate_average() {
+  if (recipe_.ema.decay == 0) return std::nullopt;
+  return executor_->evaluate_average(*test_feeder(), test_micro_batches());
+}
+
+int Session::first_rank_with_head() const {
+  const Stages& stages = strategy_->layout.stages;
+  const int last = static_cast<int>(model_.blocks.size()) - 1;
+  return stages.rank_of(last) * (strategy_->mesh.world_size() / stages.ranks());
+}
+
+std::vector<GeneratedAnswer> Session::generate() {
+  if (prompts_.empty()) return {};
+  return dstrain::generate(*executor_, communicators_.at(kWorldChannel), prompts_, *tokenizer_,
+                           {.device = device_.device,
+                            .speaker = first_rank_with_head(),
+                            .micro_batch = recipe_.batch.micro,
+                            .sequence = model_.sequence,
+                            .own = own_tokens(),
+                            .most_tokens = recipe_.run.generate_tokens,
+                            .rehearse = rehearsed_ && !std::exchange(answered_, true)});
+}
+
+}  // namespace dstrain

@@ -1,0 +1,91 @@
+#include "engine/train/session/world.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/base/job_environment.h"
+#include "engine/comm/rendezvous.h"
+
+namespace dstrain {
+namespace {
+
+const char* variable(const char* name) { return std::getenv(name); }
+
+void use_backend(World& world) {
+  const CommBackend backend = world.device.is_cuda() ? CommBackend::nccl : CommBackend::gloo;
+  world.communicator = [store = world.store, rank = world.rank,
+                        backend](CommunicatorOptions options) {
+    options.rank = rank;
+    options.backend = backend;
+    return make_counting(make_communicator(store, options), options);
+  };
+}
+
+/// Ranks on this host as an agent, torchrun, mpirun or srun ("2(x4)") says; 1 where nobody does.
+int local_size(const Environment& environment) {
+  for (const char* name : {job_environment::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           "SLURM_STEP_TASKS_PER_NODE"}) {
+    const char* text = environment(name);
+    int size = 0;
+    if (text != nullptr &&
+        std::from_chars(text, text + std::strlen(text), size).ec == std::errc() && size > 0)
+      return size;
+  }
+  return 1;
+}
+
+}  // namespace
+
+DeviceFacts choose_device(Backend backend, int local_rank) {
+  if (backend == Backend::gloo) return cpu_device();
+  if (backend == Backend::nccl && num_gpus() == 0) {
+    throw Error(ErrorKind::usage, "parallel.backend: nccl needs a GPU and this machine shows none",
+                "use parallel.backend: auto or gloo");
+  }
+  DeviceFacts device = choose_device(local_rank);
+  constexpr int kOldestMajor =
+      8;  // Ampere: the first with bf16, and the oldest that CMAKE_CUDA_ARCHITECTURES names
+  if (device.is_cuda() && device.compute_major < kOldestMajor) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} has compute capability {}.{}; dstrain's kernels need 8.0 or newer",
+                            device.name, device.compute_major, device.compute_minor),
+                "use parallel.backend: gloo for CPU ranks");
+  }
+  return device;
+}
+
+int world_size_from_environment() { return rank_from_environment(variable).size; }
+
+World world_from_environment(Backend backend) {
+  const RankPlace place = rank_from_environment(variable);
+  World world;
+  world.rank = place.rank;
+  world.size = place.size;
+  world.local_rank = place.local_rank;
+  world.local_size = local_size(variable);
+  world.device = choose_device(backend, world.local_rank);
+  world.store = world.size == 1 ? make_memory_store() : meet_other_ranks(place, variable);
+  use_backend(world);
+  return world;
+}
+
+World again(const World& world, const std::string& name) {
+  World next = world;
+  next.store = make_prefixed_store(world.store, name + "/");
+  use_backend(next);
+  return next;
+}
+
+World single_world(const DeviceFacts& device) {
+  World world;
+  world.device = device;
+  world.store = make_memory_store();
+  use_backend(world);
+  return world;
+}
+
+}  // namespace dstrain

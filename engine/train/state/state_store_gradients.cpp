@@ -1,0 +1,72 @@
+#include <utility>
+
+#include "engine/base/index.h"
+#include "engine/train/state/state_store.h"
+
+/// Gradients of groups: at rest, and while operators add to them.
+namespace dstrain {
+
+at::Tensor StateStore::resident_gradient(int group) const {
+  const at::Tensor collecting = collecting_gradient(group);
+  return collecting.defined() ? collecting.narrow(0, 0, flat(group).padded()) : collecting;
+}
+
+at::Tensor StateStore::collecting_gradient(int group) const {
+  if (!trainable(group) || kind(group).gradients == Partition::sharded) return {};
+  return gradient_.narrow(0, gradient_begin_[to_index(group)],
+                          layout_.whole_gradient_elements(group));
+}
+
+at::Tensor StateStore::own_gradient(int group) const {
+  if (kind(group).gradients == Partition::sharded) {
+    return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).shard_size());
+  }
+  const Range own = own_range(group);
+  return resident_gradient(group).narrow(0, own.begin, own.size());
+}
+
+void StateStore::bind_empty_gradients(int group, const at::Tensor& buffer) {
+  bind(group, buffer, &Parameter::gradient);
+  collecting_[to_index(group)] = buffer;
+  // Vectors stand at the end of a group (parameter_groups), so that one pass zeroes them all,
+  // padding and sums in fp32 included.
+  const auto& parameters = groups_[to_index(group)];
+  std::size_t first_vector = parameters.size();
+  while (first_vector > 0 && parameters[first_vector - 1]->shape.size() < 2) --first_vector;
+  const std::int64_t end_of_matrices =
+      first_vector == 0 ? 0
+                        : flat(group).offset(first_vector - 1) + flat(group).size(first_vector - 1);
+  buffer.slice(0, end_of_matrices).zero_();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i]->gradient_empty = i < first_vector;
+    if (i + 1 >= first_vector) continue;
+    const std::int64_t gap = flat(group).offset(i) + flat(group).size(i);
+    if (gap < flat(group).offset(i + 1)) buffer.slice(0, gap, flat(group).offset(i + 1)).zero_();
+  }
+  if (kind(group).fp32_sums == 0) return;
+  const std::int64_t begin = flat(group).padded() - kind(group).fp32_sums;
+  const at::Tensor sums = fp32_sums(group);
+  for (std::size_t i = first_vector; i < parameters.size(); ++i) {
+    parameters[i]->gradient = sums.narrow(0, flat(group).offset(i) - begin, flat(group).size(i))
+                                  .view(parameters[i]->shape);
+  }
+}
+
+at::Tensor StateStore::fp32_sums(int group) const {
+  return collecting_[to_index(group)].slice(0, flat(group).padded()).view(at::kFloat);
+}
+
+void StateStore::settle_gradients(int group) {
+  bool vectors = false;
+  for (Parameter* parameter : groups_[to_index(group)]) {
+    if (std::exchange(parameter->gradient_empty, false)) parameter->gradient.zero_();
+    const bool changed = std::exchange(parameter->gradient_changed, false);
+    vectors = vectors || (changed && parameter->shape.size() < 2);
+  }
+  const std::int64_t count = kind(group).fp32_sums;
+  if (!vectors || count == 0) return;
+  const std::int64_t begin = flat(group).padded() - count;
+  collecting_[to_index(group)].narrow(0, begin, count).copy_(fp32_sums(group));
+}
+
+}  // namespace dstrain
