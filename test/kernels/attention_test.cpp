@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/attention_bounds.h"
@@ -222,6 +223,22 @@ TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels]
   CHECK((x.grad() - x64.grad()).abs().max().item<double>() < 1e-5);
   shape.rope_scaling = {};
   CHECK((ops::attention(qkv.clone(), shape) - y64).abs().max().item<double>() > 1e-3);
+}
+
+TEST_CASE("our own attention takes as many tokens as a card's shared memory holds", "[kernels]") {
+  struct Case {
+    int major, minor;
+    std::int64_t of_64, of_80;
+  };
+  // ViT-Base has 197 tokens of heads of 64, ViT-Huge 257 of heads of 80.
+  for (const Case& one : {Case{7, 5, 208, 176}, Case{8, 0, 320, 320}, Case{8, 6, 320, 272},
+                          Case{8, 9, 320, 272}, Case{9, 0, 320, 320}, Case{12, 0, 320, 272}}) {
+    CAPTURE(one.major, one.minor);
+    const GpuLimits limits = limits_of_capability(one.major, one.minor);
+    CHECK(kernels::short_attention_max_tokens(64, limits) == one.of_64);
+    CHECK(kernels::short_attention_max_tokens(80, limits) == one.of_80);
+    CHECK(kernels::short_attention_max_tokens(128, limits) == 0);
+  }
 }
 
 TEST_CASE("stretched widths are those measured", "[kernels]") {

@@ -21,10 +21,27 @@ __host__ __device__ inline int tiles_of(int tokens) {
   return (tokens + cuda::kTile - 1) / cuda::kTile;
 }
 
+/// Dynamic shared memory: two operands, and with `staged` room for the rows that warps move.
+std::size_t forward_bytes(std::int64_t tokens, std::int64_t head_dim, bool staged) {
+  const int tiles = 2 * tiles_of(static_cast<int>(tokens)) + (staged ? kWarps : 0);
+  return static_cast<std::size_t>(tiles) * cuda::kTile * static_cast<std::size_t>(head_dim + 8) * 2;
+}
+
+/// And facts of each row: never less than forward.
+std::size_t backward_bytes(std::int64_t tokens, std::int64_t head_dim, bool staged) {
+  return forward_bytes(tokens, head_dim, staged) +
+         static_cast<std::size_t>(tiles_of(static_cast<int>(tokens))) * cuda::kTile *
+             sizeof(cuda::RowFacts);
+}
+
 }  // namespace
 
-std::int64_t short_attention_max_tokens(std::int64_t head_dim) {
-  return head_dim == 64 || head_dim == 80 ? kMaxTokens : 0;
+std::int64_t short_attention_max_tokens(std::int64_t head_dim, const GpuLimits& limits) {
+  if (head_dim != 64 && head_dim != 80) return 0;
+  std::int64_t tokens = kMaxTokens;
+  while (tokens > 0 && backward_bytes(tokens, head_dim, false) > limits.shared_block)
+    tokens -= cuda::kTile;
+  return tokens;
 }
 
 namespace cuda {
@@ -168,7 +185,7 @@ __device__ void add_weighted_rows(float (&sums)[kWidth / 8][4], const Left& weig
 
 constexpr int kStep = 4;  ///< tiles of keys between two looks at the largest score
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kStaged>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     short_attention_kernel(const ShortAttention a) {
   extern __shared__ __align__(16) char shared[];
@@ -186,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   wait_for_fetch();
   for (int tile = lane.warp; tile < tiles; tile += kWarps) {
     Left rows[kWidth / kTile];
-    Rows<T, kWidth, true>(query, tile * kTile, tokens).to(rows, room);
+    Rows<T, kWidth, kStaged>(query, tile * kTile, tokens).to(rows, room);
     float sums[kWidth / 8][4];
     clear(sums);
     float top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
@@ -250,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
 #pragma unroll
     for (float& x : total) x = quad_sum(x);
-    Rows<T, kWidth, true>::store(out, sums, 1 / total[0], 1 / total[1], tile * kTile, tokens, room);
+    Rows<T, kWidth, kStaged>::store(out, sums, 1 / total[0], 1 / total[1], tile * kTile, tokens, room);
     if (lane.column == 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -264,12 +281,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 /// With the room of staged rows of 80 elements two blocks would leave little L1 cache: 0.42 instead
 /// of 0.38 ms for ViT-H's 64 images on an H100; rows of 64 take 0.29 instead of 0.31 ms when
 /// staged.
-template <int kWidth>
-constexpr bool kStagedBackward = kWidth <= 64;
-template <typename T, int kWidth>
-using Moved = Rows<T, kWidth, kStagedBackward<kWidth>>;
+constexpr bool stages_backward(std::int64_t head_dim) { return head_dim <= 64; }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kStaged>
 __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
   const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
   T* keys = reinterpret_cast<T*>(shared);
@@ -287,7 +301,7 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
   for (int tile = lane.warp; tile < tiles; tile += kWarps) {
     Left rows[kWidth / kTile], grads[kWidth / kTile];
     RowFacts facts[2] = {};
-    const Moved<T, kWidth> own_out(out, tile * kTile, tokens), own_grad(grad, tile * kTile, tokens);
+    const Rows<T, kWidth, kStaged> own_out(out, tile * kTile, tokens), own_grad(grad, tile * kTile, tokens);
     own_out.to(rows, room);
     own_grad.to(grads, room);
 #pragma unroll
@@ -298,7 +312,7 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
         facts[i % 2].product += x.x * y.x + x.y * y.y;
       }
     }
-    Moved<T, kWidth>(query, tile * kTile, tokens).to(rows, room);
+    Rows<T, kWidth, kStaged>(query, tile * kTile, tokens).to(rows, room);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = tile * kTile + lane.row + 8 * i;
@@ -329,19 +343,19 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
       }
       add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
     }
-    Moved<T, kWidth>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
+    Rows<T, kWidth, kStaged>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
                             room);
   }
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kStaged>
 __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
   const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
   T* queries = reinterpret_cast<T*>(shared);
   T* grads = queries + tiles * kTile * kPitch<kWidth>;
   const Lane lane;
   T* room = grads + (tiles + lane.warp) * kTile * kPitch<kWidth>;
-  constexpr int kRooms = kStagedBackward<kWidth> ? kWarps : 0;
+  constexpr int kRooms = kStaged ? kWarps : 0;
   auto* facts = reinterpret_cast<RowFacts*>(grads + (tiles + kRooms) * kTile * kPitch<kWidth>);
   const std::int64_t sample = block / a.forward.heads, number = block - sample * a.forward.heads;
   fetch<T, kWidth>(queries, {a.forward.query, sample, number}, tokens, tiles);
@@ -374,7 +388,7 @@ __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std
   __syncthreads();
   for (int tile = lane.warp; tile < tiles; tile += kWarps) {
     Left key_rows[kWidth / kTile], value_rows[kWidth / kTile];
-    const Moved<T, kWidth> own_key(key, tile * kTile, tokens),
+    const Rows<T, kWidth, kStaged> own_key(key, tile * kTile, tokens),
         own_value(value, tile * kTile, tokens);
     own_key.to(key_rows, room);
     own_value.to(value_rows, room);
@@ -398,14 +412,14 @@ __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std
       add_weighted_rows<T, kWidth>(value_sums, Left::of<T>(scores), tile_grads);
       add_weighted_rows<T, kWidth>(key_sums, Left::of<T>(score_grads), tile_queries);
     }
-    Moved<T, kWidth>::store(key_result, key_sums, a.forward.scale, a.forward.scale, tile * kTile,
+    Rows<T, kWidth, kStaged>::store(key_result, key_sums, a.forward.scale, a.forward.scale, tile * kTile,
                             tokens, room);
-    Moved<T, kWidth>::store(value_result, value_sums, 1, 1, tile * kTile, tokens, room);
+    Rows<T, kWidth, kStaged>::store(value_result, value_sums, 1, 1, tile * kTile, tokens, room);
   }
 }
 
 /// Two blocks for each head, next to each other, so that the second finds its operands in L2.
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kStaged>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     short_attention_backward_kernel(const ShortAttentionBackward a) {
   extern __shared__ __align__(16) char shared[];
@@ -417,46 +431,49 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// Two operands, and room for the rows that warps move.
-std::size_t shared_bytes(const ShortAttention& a, std::size_t pitch, bool staged) {
-  const int tiles = 2 * tiles_of(static_cast<int>(a.tokens)) + (staged ? kWarps : 0);
-  return static_cast<std::size_t>(tiles) * kTile * pitch * 2;
+/// Calls body(staged) with std::true_type where it is wanted and the GPU has the room.
+template <typename Body>
+void with_staging(bool wanted, std::size_t bytes, const Body& body) {
+  if (wanted && bytes <= gpu_limits().shared_block) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
 }
 
 }  // namespace
 
 void short_attention_sm80(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
-    const std::size_t bytes = shared_bytes(args, kPitch<kWidth>, true);
-    allow_shared(short_attention_kernel<T, kWidth>, bytes);
-    const auto blocks = static_cast<unsigned>(args.batch * args.heads);
-    if (blocks > 0) short_attention_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
+    with_staging(true, forward_bytes(args.tokens, kWidth, true), [&](auto staged) {
+      constexpr bool kStaged = decltype(staged)::value;
+      const std::size_t bytes = forward_bytes(args.tokens, kWidth, kStaged);
+      const auto kernel = short_attention_kernel<T, kWidth, kStaged>;
+      allow_shared(kernel, "short_attention", bytes);
+      const auto blocks = static_cast<unsigned>(args.batch * args.heads);
+      if (blocks > 0) kernel<<<blocks, kThreads, bytes, stream>>>(args);
+    });
   });
   check_launch("short_attention");
 }
 
 void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream) {
+  const std::int64_t tokens = args.forward.tokens;
   with_heads(args.forward, [&]<typename T, int kWidth>() {
-    const std::size_t bytes =
-        shared_bytes(args.forward, kPitch<kWidth>, kStagedBackward<kWidth>) +
-        static_cast<std::size_t>(tiles_of(static_cast<int>(args.forward.tokens))) * kTile *
-            sizeof(RowFacts);
-    allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
-    const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);
-    if (blocks > 0)
-      short_attention_backward_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
+    with_staging(stages_backward(kWidth), backward_bytes(tokens, kWidth, true), [&](auto staged) {
+      constexpr bool kStaged = decltype(staged)::value;
+      const std::size_t bytes = backward_bytes(tokens, kWidth, kStaged);
+      const auto kernel = short_attention_backward_kernel<T, kWidth, kStaged>;
+      allow_shared(kernel, "short_attention_backward", bytes);
+      const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);
+      if (blocks > 0) kernel<<<blocks, kThreads, bytes, stream>>>(args);
+    });
   });
   check_launch("short_attention_backward");
 }
 
 /// The code of short_attention_sm90.cu is for this capability and no later one.
-bool short_attention_has_sm90() {
-  int device = 0, major = 0, minor = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major == 9 && minor == 0;
-}
+bool short_attention_has_sm90() { return gpu_limits().warpgroups; }
 
 void short_attention(const ShortAttention& args, cudaStream_t stream) {
   (short_attention_has_sm90() ? short_attention_sm90 : short_attention_sm80)(args, stream);

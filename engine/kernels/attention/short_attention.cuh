@@ -5,6 +5,7 @@
 
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/tensor_cores.cuh"
 
 /// What the kernels of short_attention.cu and short_attention_sm90.cu share.
@@ -50,7 +51,8 @@ __device__ inline float grad_of(float& score, float grad, float scale, const Row
 /// Calls body<T, width>() for what `a` holds.
 template <typename Body>
 void with_heads(const ShortAttention& a, const Body& body) {
-  if (a.tokens > short_attention_max_tokens(a.head_dim) || a.tokens < 1 || a.dtype == DType::f32)
+  if (a.tokens > short_attention_max_tokens(a.head_dim, gpu_limits()) || a.tokens < 1 ||
+      a.dtype == DType::f32)
     throw Error(ErrorKind::internal, "short attention: " + std::to_string(a.tokens) +
                                          " tokens, heads of " + std::to_string(a.head_dim));
   with_type(a.dtype, [&](auto zero) {
@@ -63,15 +65,6 @@ void with_heads(const ShortAttention& a, const Body& body) {
       }
     }
   });
-}
-
-template <typename Kernel>
-void allow_shared(Kernel* kernel, std::size_t bytes) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error != cudaSuccess)
-    throw Error(ErrorKind::internal,
-                std::string("short attention's shared memory: ") + cudaGetErrorString(error));
 }
 
 }  // namespace dstrain::kernels::cuda

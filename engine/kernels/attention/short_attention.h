@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/kernels/dtype.h"
 
 /// Attention of short sequences without a mask: all keys and values of a head lie in shared memory,
@@ -46,8 +47,10 @@ struct ShortAttentionBackward {
 /// Parts of a sample's tokens whose sums are apart.
 inline constexpr std::int64_t kShortAttentionSums = 4;
 
-/// How many tokens of heads of this width the kernels take: 0 for a width that they do not know.
-[[nodiscard]] std::int64_t short_attention_max_tokens(std::int64_t head_dim);
+/// How many tokens of heads of this width the kernels take in a GPU's shared memory: 0 for a width
+/// that they do not know.
+[[nodiscard]] std::int64_t short_attention_max_tokens(std::int64_t head_dim,
+                                                      const GpuLimits& limits);
 
 namespace cuda {
 void short_attention(const ShortAttention& args, cudaStream_t stream);

@@ -2,6 +2,7 @@
 
 #include "engine/kernels/conv/direct_kernel.h"
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/tensor_cores.cuh"
 
 /// A block walks over tiles: a few rows of the output and up to 128 of its columns. The lines of
@@ -369,7 +370,7 @@ void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream) {
                   kOut = decltype(eights)::value * 8;
     constexpr auto run = direct_backward_kernel<decltype(zero), K, S, kOut>;
     constexpr std::size_t bytes = Backward<K, S, kOut>::kBytes;
-    cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    allow_shared(run, "direct_conv_backward", bytes);
     run<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(args, tiles);
   });
   check_launch("direct_conv_backward");

@@ -1,6 +1,5 @@
 #include "engine/kernels/experts/expert_products.h"
 
-#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -12,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/device/stream.h"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_support.h"
@@ -25,9 +25,8 @@ constexpr std::int64_t kRowsOfOwnProduct = 2048;
 
 bool has_grouped_kernel(const at::TensorOptions& options) {
   if (!options.device().is_cuda() || options.dtype() != at::kBFloat16) return false;
-  const auto* device = at::cuda::getDeviceProperties(options.device().index());
   // LibTorch has a kernel of its own for Hopper alone.
-  return device->major == 9 && device->minor == 0;
+  return kernels::cuda::gpu_limits().warpgroups;
 }
 
 bool grouped_pays(const at::Tensor& x, std::int64_t experts) {

@@ -1,6 +1,7 @@
 #include <cfloat>
 
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/loss/vocab_loss.cuh"
 
@@ -130,17 +131,10 @@ __global__ void __launch_bounds__(kThreads) vocab_totals_kernel(const VocabTotal
   }
 }
 
-bool has_clusters() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= 9;
-}
-
 }  // namespace
 
 void vocab_loss(const VocabLoss& args, cudaStream_t stream) {
-  if (args.rows == 0 || (has_clusters() && vocab_loss_cluster(args, stream))) return;
+  if (args.rows == 0 || (gpu_limits().clusters && vocab_loss_cluster(args, stream))) return;
   with_type(args.dtype, [&](auto zero) {
     vocab_loss_kernel<decltype(zero)>
         <<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);

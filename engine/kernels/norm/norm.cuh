@@ -3,6 +3,7 @@
 #include <cuda_pipeline.h>
 
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/norm/kernels.h"
 
@@ -409,7 +410,7 @@ std::int64_t launch_norm_backward(const char* norm, const Args& args, cudaStream
     constexpr int kBytes = NormStaging<decltype(zero), N>::kBytes;
     const auto kernel =
         add_norm_backward_kernel<Args, decltype(zero), N, W, decltype(sum_x)::value>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    allow_shared(kernel, norm, kBytes);
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                          cudaSharedmemCarveoutMaxShared);
     kernel<<<static_cast<unsigned>(blocks), kNormThreads, kBytes, stream>>>(args);
