@@ -10,7 +10,7 @@
 namespace dstrain::comm {
 namespace {
 
-/// Of kernels that read and write memory.
+/// Grid of kernels that read and write memory.
 constexpr int kThreads = 512, kMaxBlocks = 132 * 4;
 
 template <class T>

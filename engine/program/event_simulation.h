@@ -19,7 +19,7 @@ struct SimulatedRun {
   std::vector<double> start_s, end_s;  ///< by action, since the run before has left that lane
 };
 
-/// Of an action on a rank of the line.
+/// Demand of an action on a rank of the line.
 using DemandOf = std::function<Demand(std::size_t rank, const Action&)>;
 
 /// Plays runs of the programs of a line event by event: whenever an action starts or ends, those

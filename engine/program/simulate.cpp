@@ -61,7 +61,7 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.use(Resource::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
-/// Of an exchange beside products so much is left: its parts are summed, or a copy of them ends
+/// What is left of an exchange beside products: its parts are summed, or a copy of them ends
 /// late, and two products start in place of one; and its bytes slow the products. Fitted to steps
 /// of Qwen2.5-3B on two and four H200 with micro-batches of 4 and 16 samples
 /// (recipes/benchmarks/layouts.tsv).
@@ -80,7 +80,7 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
 /// Two slots of it are a part of the device's memory.
 constexpr Bytes kLargestPiece = Bytes{128} << 20;
 
-/// Of what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
+/// For what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
 /// several pieces is too slow on more than two: each of its kernels waits for a product to end, so
 /// a layer of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
 /// recipes/benchmarks/machine.tsv). Layout::splits_sum leaves few of them.
@@ -185,7 +185,7 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
   demand.use(Resource::sm, demand.busy_s - demand.seconds_of(Resource::sm));
 }
 
-/// Of the action's exchanges, what is hidden beside its products.
+/// Part of the action's exchanges that is hidden beside its products.
 double Simulator::hidden_s(const Action& action) const {
   double sum = 0;
   for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
@@ -376,7 +376,7 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
 }
 
-/// Of copies.
+/// Time of copies.
 double Simulator::host_memory_s(double bytes) const {
   return seconds(bytes, host_memory_rate(layout_, machine_, machine_.host_memory_bytes_per_s));
 }
@@ -465,7 +465,7 @@ Simulation Simulator::report(SimulatedRun playback) {
   return std::move(result_);
 }
 
-/// Of one action outside of `program`, with its collectives.
+/// Demand of one action outside of `program`, with its collectives.
 Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
                     const Machine& machine, const Program& program = {}) {
   action.comm = collectives_of(action, program, layout, cost);

@@ -53,7 +53,7 @@ class ConfigFile {
   explicit ConfigFile(std::filesystem::path path);
   /// An object out of the file `path`.
   [[nodiscard]] static ConfigFile of_object(std::filesystem::path path, nlohmann::json json);
-  /// Of the folder `weights`. Error{data} when there is none or it is for another `model_type`.
+  /// That of the folder `weights`. Error{data} when it is missing or for another `model_type`.
   ConfigFile(const std::filesystem::path& weights, const std::string& model_type);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

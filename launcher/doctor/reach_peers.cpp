@@ -119,7 +119,7 @@ std::vector<PairFinding> explain_pairs(std::vector<UnreachedPair> pairs,
   while (!pairs.empty()) {
     std::map<int, int> num_pairs;
     for (const UnreachedPair& pair : pairs) {
-      // Of two hosts with as many, the one that does not let in what was sent.
+      // Between two hosts with as many, the one that does not let in what was sent counts more.
       num_pairs[pair.from] += 2;
       num_pairs[pair.to] += 3;
     }

@@ -284,7 +284,7 @@ class Agent {
     // Per rank two pipes, its record and its log; the rest is the agent's own.
     require_open_files(32 + 4LL * job_.num_ranks,
                        fmt::format("{}: the agent of {} ranks", job_.host, job_.num_ranks));
-    // Of an agent that was killed here, a daemonised grandchild of a rank may be left.
+    // A daemonised grandchild of a rank may be left of an agent that was killed here.
     (void)sweep_run(job_.run_directory, kKillLimit);
     ReadyAgent ready;
     if (!job_.rendezvous_address.empty()) ready.port = bind_rendezvous();

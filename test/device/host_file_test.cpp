@@ -69,7 +69,7 @@ TEST_CASE("what is written to a host file is read from it, at any offset and add
       auto bytes = static_cast<Bytes>(random() % static_cast<std::uint64_t>(size - offset + 1));
       if (i % 3 == 0) bytes = std::min<Bytes>(bytes, static_cast<Bytes>(random() % 10'000));
       if (i % 4 == 0) offset -= offset % HostFile::kAlignment;
-      // Of an address that is aligned and one that is not.
+      // Both an address that is aligned and one that is not.
       const auto data = random_bytes(to_index(bytes) + 1, static_cast<unsigned>(i));
       const auto from = std::span(data).subspan(i % 2, to_index(bytes));
       file.write(offset, from);

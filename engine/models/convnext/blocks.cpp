@@ -13,7 +13,7 @@
 namespace dstrain {
 namespace {
 
-/// Of torchvision and timm: branches start at a millionth.
+/// The value of torchvision and timm: branches start at a millionth.
 constexpr double kFirstScale = 1e-6;
 
 at::Tensor norm_of_pixels(LayerNorm& norm, const at::Tensor& x_BHWC) {

@@ -245,9 +245,9 @@ class Executor {
   static void backward_weight(Prepared& prepared, const Action& action);
   void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
   void gather_sum(const Action& action);
-  /// Of the group's gradient at rest, what this rank summed: its squares count in the norm.
+  /// The part of the group's gradient at rest that this rank summed: its squares count in the norm.
   [[nodiscard]] at::Tensor summed_gradient(int group) const;
-  /// Of the group's gradient into `sum`, this rank's shard.
+  /// Reduces the group's gradient into `sum`, this rank's shard.
   void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
                     at::Tensor& whole, const at::Tensor& sum);
   /// The buffer in which the group's gradient collects, a slot or at rest, with the room behind it
@@ -256,7 +256,7 @@ class Executor {
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);
   }
-  /// Of the one collective of the action.
+  /// Ranks of the one collective of the action.
   [[nodiscard]] Communicator& ranks_of(const Action& action) const;
   /// The same, or of this rank alone where the axis has no other.
   [[nodiscard]] Communicator& along(CommChannel channel) const;
@@ -304,8 +304,8 @@ class Executor {
 
   std::vector<Segment> segments_;  ///< of the training program; empty: no graphs
   std::vector<std::optional<std::size_t>> segment_of_;  ///< by action
-  /// Of each segment, by the source's buffer of the first micro-batch, which is not the same in
-  /// every step.
+  /// Graphs of each segment, by the source's buffer of the first micro-batch, which differs between
+  /// steps.
   struct Recorded {
     Graph graph;
     std::vector<ReplayedAction> actions;
