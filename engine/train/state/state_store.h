@@ -137,13 +137,13 @@ class StateStore {
 
   /// Draws or reads this rank's own part; moments are where they start.
   void initialize(const WeightSource& source);
+  /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
+  /// whole tensors by file name; the shares of all ranks are each element once.
+  void add_share(std::map<std::string, std::vector<float>>& weights) const;
   /// The boxes of master weights and moments that this rank writes, where replicas share the work,
   /// and on the first rank the untrained tensors. States on the device are copied at once; those on
   /// the host and in files only if all copies take at most `room` bytes, else the part is live and
   /// must not outlive this object.
-  /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
-  /// whole tensors by file name; the shares of all ranks are each element once.
-  void add_share(std::map<std::string, std::vector<float>>& weights) const;
   [[nodiscard]] CheckpointPart snapshot(Bytes room = std::numeric_limits<Bytes>::max()) const;
   static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
   /// In chunks of at most that many elements.
