@@ -203,7 +203,7 @@ class TextDataset : public Dataset {
 /// resized as data.resize says, training's to squares (256 for 224, so that the random crop has
 /// room), evaluation's to the model's size; fixed-size sets ignore it. Training makes the random
 /// choices of data.augment. With data.pack files come from the packed file, which is made first
-/// where needed; `progress` (may be null) hears how far that is.
+/// where needed; `progress` (may be null) gets how far that is.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
                                                         int image_size, std::int64_t seed,
                                                         ProgressSink* progress = nullptr);

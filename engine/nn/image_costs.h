@@ -15,7 +15,7 @@ namespace dstrain {
 /// Adds up what the layers of a block of images cost, called in the order in which they run.
 ///
 /// Each tensor is counted once: a layer counts what it keeps of its input, unless that is the
-/// block's input or somebody else keeps it. Kernels are those of a GPU (engine/kernels/README.md):
+/// block's input or another layer keeps it. Kernels are those of a GPU (engine/kernels/README.md):
 /// products, and passes for statistics, for normalisation with activation, and for gradients.
 class ImageCosts {
  public:

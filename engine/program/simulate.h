@@ -45,7 +45,7 @@ struct Machine {
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine h100();
 [[nodiscard]] Machine cpu();
-/// The one of these whose rates stand for a device that nobody measured, by the name the driver
+/// The one of these whose rates stand for a device without measurements, by the name the driver
 /// gives it ("CPU" without a GPU).
 [[nodiscard]] Machine built_in_machine(const std::string& device);
 [[nodiscard]] std::vector<std::string> built_in_machines();

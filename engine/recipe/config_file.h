@@ -20,7 +20,7 @@ using Problems = std::vector<std::string>;
 /// Throws Error of `kind` with one problem a line, if there are any.
 void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint);
 
-/// "model.patch_size": the keys that the recipe sets and the family has not.
+/// "model.patch_size": the keys that the recipe sets and the family lacks.
 [[nodiscard]] std::vector<std::string> foreign_keys(const ModelConfig& recipe,
                                                     const ModelFamily& family);
 /// A problem with each.

@@ -32,7 +32,7 @@ struct PickleTensor {
 
 /// A value of a pickle. Of any class or function that is not known (see Pickle) it is an `opaque`
 /// with what it was called with: nothing of a file is ever executed. Containers may hold
-/// themselves, so whoever walks down bounds the depth.
+/// themselves, so a walk down bounds the depth.
 class PickleValue {
  public:
   enum class Kind {

@@ -49,7 +49,7 @@ std::string join_some(const std::vector<std::string>& names) {
 }  // namespace
 
 ListeningSocket listen_for_peers() {
-  // Nobody accepts: the kernel completes the connections by itself.
+  // No accept is needed: the kernel completes the connections by itself.
   for (const char* any : {"::", "0.0.0.0"}) {
     try {
       return listen_on(any, 0);

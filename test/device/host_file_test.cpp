@@ -149,7 +149,7 @@ TEST_CASE("a directory that can hold no file is refused by name with a cure", "[
   test::spit(dir / "file", "x");
   REQUIRE(std::string(refusal(dir / "file").what()).ends_with("file is not a directory"));
   REQUIRE(refusal(dir / "file" / "below").kind() == ErrorKind::usage);
-  REQUIRE(refusal("/proc").kind() == ErrorKind::usage);  // takes no files from anybody
+  REQUIRE(refusal("/proc").kind() == ErrorKind::usage);  // takes no files
   REQUIRE_FALSE(refusal("/proc").hint().empty());
   if (::geteuid() != 0) {
     fs::permissions(dir.path(), fs::perms::owner_read | fs::perms::owner_exec);

@@ -64,7 +64,7 @@ struct ReplayedAction {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  /// Whether graphs are launched while this one hears; else each action runs for itself.
+  /// Whether graphs are launched while this one observes; else each action runs for itself.
   [[nodiscard]] virtual bool keeps_graphs() const { return false; }
   /// Between begin and end of the first of `actions`, in place of those of the others.
   virtual void replayed(const std::vector<ReplayedAction>& /*actions*/) {}
@@ -121,7 +121,7 @@ struct ExecutorOptions {
   OffloaderOptions offload = {};
 };
 
-/// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
+/// Runs programs: a lane becomes a stream, `after` an event.
 class Executor {
  public:
   Executor(Model& model, const ModelCost& cost, const Strategy& strategy, StateStore& states,
@@ -156,7 +156,7 @@ class Executor {
   /// [B]: [B] int64 on the host. Collective.
   [[nodiscard]] at::Tensor next_tokens(const Batch& batch, const at::Tensor& last);
 
-  /// From the next step on; null: nobody. With an observer, actions run one by one: the graphs are
+  /// From the next step on; null: none. With an observer, actions run one by one: the graphs are
   /// dropped, and recorded again later. No step may be under way.
   void observe(StepObserver* observer);
   /// Where the actions of a lane run.

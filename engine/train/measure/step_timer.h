@@ -48,7 +48,7 @@ struct StepTimes {
 /// over.
 class StepTimer {
  public:
-  /// `every` 0: no times, and the rank record hears of CPU steps only.
+  /// `every` 0: no times, and the rank record gets CPU steps only.
   StepTimer(c10::Device device, int every, RankRecordFile& record);
 
   void begin(std::int64_t step, const Stream& compute);
