@@ -131,6 +131,17 @@ for name in files:
     if name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) and text.count("\n") > 600:
         problems.append(f"{name}: {text.count(chr(10))} lines; a file of more than 600 holds two things")
 
+# A comment says its subject first.
+COMMENTED = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", "CMakeLists.txt", ".yaml")
+NOT_YET = ("cmd/bench", "cmd/recipe_words.h", "engine/bench/", "engine/recipe/reader.h", "engine/recipe/tree.h", "engine/report/")
+for name in files:
+    script = name.startswith(("scripts/", "slurm/")) and "." not in pathlib.Path(name).name
+    if not name.endswith(COMMENTED) and not script or name.startswith(NOT_YET):
+        continue
+    for number, line in enumerate((ROOT / name).read_text(errors="replace").split("\n"), 1):
+        if re.search(r'(//[/<]*|(^|\s)#+|""") ?Of ', line):
+            problems.append(f'{name}:{number}: the comment opens with "Of"; say its subject first')
+
 # Pages for people; .editorconfig says the same. What the program writes is as wide as what it lists.
 MAY_BE_WIDE = ("recipes/REFERENCE.md", "recipes/DEEPSPEED_KEYS.md", "test/golden/")
 for name in files:
