@@ -2,7 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace dstrain {
+
+namespace {
+
+std::string without_zero_bytes(std::string text) {
+  for (auto at = text.find('\0'); at != std::string::npos; at = text.find('\0', at + 4))
+    text.replace(at, 1, "\\x00");
+  return text;
+}
+
+}  // namespace
+
+Error::Error(ErrorKind kind, const std::string& message, std::string hint)
+    : std::runtime_error(without_zero_bytes(message)),
+      kind_(kind),
+      hint_(without_zero_bytes(std::move(hint))) {}
 
 int exit_code(ErrorKind kind) {
   using enum ErrorKind;

@@ -21,8 +21,8 @@ enum class ErrorKind {
 /// An error that a person reads: what happened, and in `hint` how to fix it.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message, std::string hint = {})
-      : std::runtime_error(message), kind_(kind), hint_(std::move(hint)) {}
+  /// Zero bytes of the message become the text \x00: what() would end there.
+  Error(ErrorKind kind, const std::string& message, std::string hint = {});
 
   [[nodiscard]] ErrorKind kind() const { return kind_; }
   [[nodiscard]] const std::string& hint() const { return hint_; }

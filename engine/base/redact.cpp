@@ -25,7 +25,7 @@ std::vector<std::string> forms_of_secret(const std::string& value) {
 }  // namespace
 
 bool is_secret_name(std::string_view text) {
-  std::string name(text);
+  std::string name(text.substr(std::min(text.find_first_not_of('-'), text.size())));
   std::ranges::transform(name, name.begin(), [](unsigned char c) {
     return c == '-' ? '_' : static_cast<char>(std::toupper(c));
   });

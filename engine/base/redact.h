@@ -11,7 +11,7 @@ inline constexpr std::string_view kSecretMask = "[secret]";
 
 /// Whether a variable, key or option of this name holds a secret: it ends in KEY, TOKEN, AUTH,
 /// COOKIE, _PASS or _PWD, or has API_KEY, SECRET, PASSWORD, PASSWD, PASSPHRASE, BEARER or
-/// CREDENTIAL in it. Case does not count, and "-" counts as "_".
+/// CREDENTIAL in it. Case and dashes in front do not count, "-" counts as "_".
 [[nodiscard]] bool is_secret_name(std::string_view name);
 
 /// Values of environment variables that are secrets by their name: they reach the ranks by

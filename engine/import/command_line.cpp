@@ -7,6 +7,7 @@
 #include <span>
 
 #include "engine/base/error.h"
+#include "engine/base/redact.h"
 #include "engine/import/import_state.h"
 #include "engine/import/python_value.h"
 #include "engine/import/shell_words.h"
@@ -108,7 +109,7 @@ class CommandReader {
         import_.visible_devices = word.substr(name.size() + 1);
         continue;
       }
-      const bool secret = names_secret(name);
+      const bool secret = is_secret_name(name);
       import_.result.launch.insert(import_.result.launch.end(), {"--env", secret ? name : word});
       if (secret)
         import_.result.notes.push_back(
@@ -225,7 +226,7 @@ class CommandReader {
     const std::string value = fmt::format("{}", fmt::join(values, " "));
     if (rule == nullptr) {
       std::string text = fmt::format("--{}", shown(written));
-      if (!values.empty()) text += " " + (names_secret(name) ? "(not shown)" : shown(value));
+      if (!values.empty()) text += " " + (is_secret_name(name) ? "(not shown)" : shown(value));
       return list(text);
     }
     Node node = scalar(values.empty() ? "true" : values[0]);

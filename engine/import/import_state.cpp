@@ -105,7 +105,7 @@ Import::Import(const ImportOptions& options) : options_(options) {}
 void Import::take(Given given) {
   given.rule = find_rule(given.table, given.path);
   if (given.value.empty() || holds_secret(given.node)) given.value = shown_node(given.node);
-  if (names_secret(given.path) && given.node.kind != Node::Kind::null) given.value = "(not shown)";
+  if (is_secret_name(given.path) && given.node.kind != Node::Kind::null) given.value = "(not shown)";
   if (given.rule == nullptr) {
     const std::size_t dot = given.path.rfind('.');
     const std::string section = dot == std::string::npos ? "" : given.path.substr(0, dot);
@@ -266,10 +266,6 @@ void Import::error(const Given* given, std::string message, std::string hint) {
     diagnostic.path = shown(given->path, 200);
   }
   errors_.push_back(std::move(diagnostic));
-}
-
-bool names_secret(std::string_view name) {
-  return is_secret_name(name.substr(std::min(name.find_first_not_of('-'), name.size())));
 }
 
 bool value_is_listed(const Given& given) {

@@ -104,9 +104,6 @@ class Import {
 [[nodiscard]] bool value_is_listed(const Given& given);
 [[nodiscard]] std::string wanted_values(const KeyRule& rule);
 
-/// Whether a name is that of a key or password, whose value is never shown nor copied.
-[[nodiscard]] bool names_secret(std::string_view name);
-
 // Sources (sources.cpp, command_line.cpp): each takes all keys of a file or line into the import.
 void read_deepspeed(Import& import, const std::string& path);
 /// The keys of an object inside another file.

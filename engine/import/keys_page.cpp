@@ -22,18 +22,21 @@ std::string values(std::string_view only) {
   return result;
 }
 
+/// No bars at the ends and no empty cells: Markdown needs neither.
 std::string row_text(const KeyRule& row) {
   std::string fate(1, letter(row.fate));
   if (!row.only.empty())
     fate += fmt::format("; not {}: {}", values(row.only), letter(row.otherwise));
-  return fmt::format("| `{}` | {} | {} | {} |\n", row.path, fate,
-                     row.target.empty() ? "" : fmt::format("`{}`", row.target),
-                     escaped(row.reason));
+  std::string text = fmt::format("`{}` | {}", row.path, fate);
+  if (!row.target.empty()) text += fmt::format(" | `{}`", row.target);
+  if (!row.reason.empty())
+    text += fmt::format("{} | {}", row.target.empty() ? " |" : "", escaped(row.reason));
+  return text + "\n";
 }
 
 std::string table_text(std::string_view heading, std::span<const KeyRule> rows) {
   std::string text = fmt::format(
-      "\n## {}\n\n| key | class | becomes | why |\n| --- | --- | --- | --- |\n", heading);
+      "\n## {}\n\nkey | class | becomes | why\n--- | --- | --- | ---\n", heading);
   for (const KeyRule& row : rows) text += row_text(row);
   return text;
 }

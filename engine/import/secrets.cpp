@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/base/redact.h"
 #include "engine/import/import_state.h"
 
 namespace dstrain::importing {
@@ -59,7 +60,7 @@ std::size_t first_secret(std::string_view text) {
     if (login && !word.starts_with('-')) return part.begin;
     login = login || word == "login" || word == "Bearer" || word == "Basic";
     if (text.substr(part.end).starts_with('\n')) login = false;
-    if (names_secret(word)) {
+    if (is_secret_name(word)) {
       const std::size_t value = text.find_first_not_of(" \t=:\"'", part.end);
       if (value != std::string_view::npos && value > part.end) return part.end;
     }

@@ -15,6 +15,9 @@
 namespace dstrain {
 namespace {
 
+constexpr const char* kHead = "lm_head";
+constexpr const char* kHeadTable = "lm_head.weight";
+
 using Matcher = bool (*)(const std::string& pattern, const std::string& tensor);
 
 /// Sets `flag` to `value` where a pattern matches all parts of a parameter.
@@ -38,6 +41,15 @@ void mark(const Model& model, const std::vector<std::string>& patterns, const st
                   fmt::format("{}: '{}' matches only some of {}, which are one matrix here", key,
                               shown(pattern), names),
                   "write a pattern that matches all of them or none");
+    }
+    // The name of a head that has a table of its own.
+    if (!found && model.blocks.back()->name() == kHead && matcher(pattern, kHeadTable)) {
+      const std::string& table = parameters.front()->parts.front().name;
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: '{}' is the head, which reads the embedding's table '{}' in this "
+                              "model",
+                              key, shown(pattern), table),
+                  fmt::format("name the table: '{}'", table));
     }
     if (!found) {
       throw Error(ErrorKind::usage,

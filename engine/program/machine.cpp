@@ -51,6 +51,14 @@ Machine h200() {
       .collective_compute_share = 0.3,
       .ranks_per_node = 8,
       .peer_copies = true,
+      // Beside products its parts are summed, or a copy of them ends late, and two products start in
+      // place of one. Beside another micro-batch copies run one after the other, and kernels when
+      // those of the other micro-batch leave room. Fitted to seven steps of Qwen2.5-3B on two and
+      // four H200, micro-batches of 4 to 32 samples (recipes/benchmarks/layouts.tsv).
+      .copy_beside_product_s = 5e-6,
+      .copy_beside_product_bytes_per_s = 1100e9,
+      .copy_beside_batch_s = 8e-6,
+      .copy_beside_batch_bytes_per_s = 750e9,
       .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it
       // Outside the allocator: 839 MiB on one rank, 2.04 GiB with two communicators (DDP), 2.52 GiB
       // with three (ZeRO).

@@ -61,12 +61,15 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.use(Resource::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
+<<<<<<< HEAD
 /// What is left of an exchange beside products: its parts are summed, or a copy of them ends
 /// late, and two products start in place of one; and its bytes slow the products. Fitted to steps
 /// of Qwen2.5-3B on two and four H200 with micro-batches of 4 and 16 samples
 /// (recipes/benchmarks/layouts.tsv).
 constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
 
+=======
+>>>>>>> rooms
 /// Whether devices of these ranks can copy into each other's memory.
 bool reach_each_other(const CommExtent& extent, const Machine& machine) {
   return machine.peer_copies && extent.span <= machine.ranks_per_node;
@@ -90,12 +93,6 @@ bool goes_by_copies(const Comm& comm, int ranks) {
            (ranks <= 2 || comm.bytes <= kLargestPiece);
   return comm.op == CommOp::all_gather || comm.op == CommOp::reduce_scatter;
 }
-
-/// And of one beside another micro-batch, for each other rank, as copies run one after the other,
-/// and kernels when those of the other micro-batch leave room; and for its bytes, which slow what
-/// runs beside it. Fitted to seven steps of Qwen2.5-3B on two and four H200, micro-batches of 4 to
-/// 32 samples (recipes/benchmarks/layouts.tsv).
-constexpr double kBesideAnother = 8e-6, kBesideAnotherBytesPerS = 750e9;
 
 Comm comm_of(const Exchange& exchange) {
   return {
@@ -176,8 +173,9 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
   for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
     if (!copied(exchange, action)) continue;
     const Comm comm = comm_of(exchange);
-    shown += (layout_.tensor_degree - 1) * kBesideAnother +
-             static_cast<double>(link_bytes(comm, layout_)) / kBesideAnotherBytesPerS;
+    shown += (layout_.tensor_degree - 1) * machine_.copy_beside_batch_s +
+             static_cast<double>(link_bytes(comm, layout_)) /
+                 machine_.copy_beside_batch_bytes_per_s;
   }
   shown = std::min(shown, demand.comm_s);
   demand.comm_s -= shown;
@@ -198,7 +196,8 @@ double Simulator::hidden_s(const Action& action) const {
     Demand alone;
     add_comm(comm, layout_, machine_, alone);
     const double shown =
-        kNeverHidden + static_cast<double>(link_bytes(comm, layout_)) / kHiddenBytesPerS;
+        machine_.copy_beside_product_s +
+        static_cast<double>(link_bytes(comm, layout_)) / machine_.copy_beside_product_bytes_per_s;
     sum +=
         std::max(std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s) - shown, 0.0);
   }

@@ -33,6 +33,10 @@ struct Machine {
   int ranks_per_node = 8;
   /// Tensor ranks of a node exchange rows by copies beside products (engine/comm/peer_copies.h).
   bool peer_copies = false;
+  /// What a step still waits for such an exchange beside products, and beside another micro-batch
+  /// for each other rank; and the rate at which its bytes slow what runs beside it.
+  double copy_beside_product_s = 0, copy_beside_product_bytes_per_s = 0;
+  double copy_beside_batch_s = 0, copy_beside_batch_bytes_per_s = 0;
   Bytes device_memory = 0;
   Bytes fixed_overhead = 0;  ///< context and library workspaces: not allocated by dstrain
   Bytes host_base = 0;       ///< host memory of a rank before any state: context, libraries, loader

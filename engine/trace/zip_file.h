@@ -9,19 +9,9 @@
 #include <vector>
 
 #include "engine/base/unique_fd.h"
+#include "engine/base/zip_directory.h"
 
 namespace dstrain::trace {
-
-/// A file inside a ZIP (APPNOTE.TXT 4.3 of PKWARE, with zip64).
-struct ZipMember {
-  std::string name;  ///< relative, with "/" between folders
-  std::uint16_t method = 0;
-  bool encrypted = false;
-  std::uint64_t header = 0;  ///< bytes from the begin of the file
-  std::uint64_t packed = 0;  ///< bytes
-  std::uint64_t bytes = 0;
-  std::uint32_t crc = 0;
-};
 
 /// Whether the file begins as a ZIP does.
 [[nodiscard]] bool is_zip(const std::filesystem::path& file);

@@ -15,18 +15,17 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/printable.h"
+#include "engine/base/zip_directory.h"
 
 namespace dstrain {
 namespace {
 
-constexpr std::uint32_t kLocalHeader = 0x04034B50, kCentralHeader = 0x02014B50, kEnd = 0x06054B50,
-                        kEnd64 = 0x06064B50, kLocator64 = 0x07064B50;
-constexpr std::uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56,
-                        kLocatorBytes = 20;
 constexpr std::uint64_t kMostDirectory = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMostPickle = std::uint64_t{1} << 30;
 constexpr std::size_t kMostName = 4096;
-constexpr std::uint16_t kStored = 0;
+
+constexpr const char* kDamaged =
+    "the file is damaged or was not written by torch.save; copy it again";
 
 std::string rewrite_hint(const std::filesystem::path& path) {
   return fmt::format(
@@ -35,30 +34,15 @@ std::string rewrite_hint(const std::filesystem::path& path) {
       path.string());
 }
 
-/// Numbers of a zip: little endian.
-class Fields {
- public:
-  explicit Fields(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  [[nodiscard]] std::uint64_t at(std::size_t offset, std::size_t width) const {
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < width; ++i)
-      value |= static_cast<std::uint64_t>(bytes_[offset + i]) << (8 * i);
-    return value;
-  }
-  [[nodiscard]] std::uint16_t half(std::size_t offset) const {
-    return static_cast<std::uint16_t>(at(offset, 2));
-  }
-  [[nodiscard]] std::uint32_t word(std::size_t offset) const {
-    return static_cast<std::uint32_t>(at(offset, 4));
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 std::vector<std::byte> read_part(const PartFile& file, std::uint64_t offset, std::uint64_t bytes) {
   std::vector<std::byte> part(bytes);
   file.read(offset, part);
+  return part;
+}
+
+std::string read_text(const PartFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  std::string part(bytes, '\0');
+  file.read(offset, std::as_writable_bytes(std::span(part)));
   return part;
 }
 
@@ -114,9 +98,9 @@ TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::ui
   }
   end_ = whole ? file_->size() : offset + bytes;
   if (end_ - begin_ < 4) fail(fmt::format("{} bytes are no torch file", end_ - begin_));
-  const auto first = read_part(*file_, begin_, 4);
-  if (Fields(first).word(0) != kLocalHeader) {
-    if (first[0] == std::byte{0x80}) {
+  const std::string first = read_text(*file_, begin_, 4);
+  if (!begins_zip(first)) {
+    if (first[0] == '\x80') {
       throw Error(ErrorKind::data,
                   fmt::format("{} is a torch file of before PyTorch 1.6, or a plain pickle",
                               path().string()),
@@ -124,35 +108,7 @@ TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::ui
     }
     fail("no zip begins there, as torch.save writes it");
   }
-  // The record of the end may have a comment after it.
-  const std::uint64_t tail_bytes = std::min<std::uint64_t>(end_ - begin_, kEndBytes + 0xFFFF);
-  const auto tail = read_part(*file_, end_ - tail_bytes, tail_bytes);
-  if (tail.size() < kEndBytes) fail("its end is cut off");
-  std::optional<std::size_t> found;
-  for (std::size_t i = tail.size() - kEndBytes + 1; i-- > 0;) {
-    const Fields fields(std::span<const std::byte>(tail).subspan(i));
-    if (fields.word(0) == kEnd && fields.half(20) == tail.size() - i - kEndBytes) {
-      found = i;
-      break;
-    }
-  }
-  if (!found) fail("it has no central directory: its end is cut off");
-  const Fields fields(std::span<const std::byte>(tail).subspan(*found));
-  const std::uint64_t end_record = end_ - tail_bytes + *found;
-  std::uint64_t directory = fields.word(16), directory_bytes = fields.word(12);
-  if (end_record - begin_ >= kLocatorBytes) {
-    const auto locator = read_part(*file_, end_record - kLocatorBytes, kLocatorBytes);
-    if (Fields(locator).word(0) == kLocator64) {
-      const std::uint64_t at = Fields(locator).at(8, 8);
-      if (at > end_ - begin_ || end_ - begin_ - at < kEnd64Bytes)
-        fail("its zip64 record lies outside of it");
-      const auto record = read_part(*file_, begin_ + at, kEnd64Bytes);
-      if (Fields(record).word(0) != kEnd64) fail("it has no zip64 record");
-      directory = Fields(record).at(48, 8);
-      directory_bytes = Fields(record).at(40, 8);
-    }
-  }
-  read_directory(directory, directory_bytes);
+  read_records();
   if (records_.contains("constants.pkl") || records_.contains("version_torchscript")) {
     throw Error(ErrorKind::data, fmt::format("{} is a TorchScript program", path().string()),
                 "save the model's state_dict() with torch.save");
@@ -176,82 +132,42 @@ TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::ui
                                ": data.pkl");
 }
 
-void TorchZip::fail(const std::string& what) const {
-  throw Error(ErrorKind::data,
-              fmt::format("{}{}: {}", path().string(),
-                          begin_ == 0 ? "" : fmt::format(" from byte {}", begin_), what),
-              "the file is damaged or was not written by torch.save; copy it again");
+std::string TorchZip::name() const {
+  return path().string() + (begin_ == 0 ? "" : fmt::format(" from byte {}", begin_));
 }
 
-void TorchZip::read_directory(std::uint64_t offset, std::uint64_t bytes) {
-  if (offset > end_ - begin_ || bytes > end_ - begin_ - offset)
-    fail("its central directory lies outside of it");
-  if (bytes > kMostDirectory) fail(fmt::format("a central directory of {} bytes", bytes));
-  const auto directory = read_part(*file_, begin_ + offset, bytes);
-  for (std::size_t at = 0; at < directory.size();) {
-    const auto rest = std::span(directory).subspan(at);
-    if (rest.size() < kCentralBytes || Fields(rest).word(0) != kCentralHeader)
-      fail("its central directory is damaged");
-    const Fields entry(rest);
-    const std::size_t name_bytes = entry.half(28), extra_bytes = entry.half(30),
-                      comment_bytes = entry.half(32);
-    const std::size_t whole = kCentralBytes + name_bytes + extra_bytes + comment_bytes;
-    if (rest.size() < whole) fail("its central directory is cut off");
-    const std::string name(reinterpret_cast<const char*>(rest.data()) + kCentralBytes, name_bytes);
-    const std::uint16_t flags = entry.half(8);
-    std::uint64_t packed = entry.word(20), unpacked = entry.word(24), header = entry.word(42);
-    // Zip64 replaces the fields that are all ones, in this order.
-    auto extra = rest.subspan(kCentralBytes + name_bytes, extra_bytes);
-    while (extra.size() >= 4) {
-      const Fields field(extra);
-      const std::size_t length = field.half(2);
-      if (length > extra.size() - 4) fail("an extra field of its central directory is cut off");
-      if (field.half(0) == 1) {
-        std::size_t next = 4;
-        for (std::uint64_t* value : {&unpacked, &packed, &header}) {
-          if (*value != 0xFFFFFFFF) continue;
-          if (next + 8 > length + 4) fail("a zip64 field of its central directory is cut off");
-          *value = field.at(next, 8);
-          next += 8;
-        }
-      }
-      extra = extra.subspan(4 + length);
-    }
-    const std::string shown_name = shown(name);
-    if (name_bytes == 0 || name_bytes > kMostName || name.front() == '/' ||
-        name.find('\\') != std::string::npos || name.find('\0') != std::string::npos ||
-        ("/" + name + "/").find("/../") != std::string::npos)
+void TorchZip::fail(const std::string& what) const {
+  throw Error(ErrorKind::data, fmt::format("{}: {}", name(), what), kDamaged);
+}
+
+void TorchZip::read_records() {
+  const ZipSource zip = {.name = name(),
+                         .hint = kDamaged,
+                         .size = end_ - begin_,
+                         .max_directory = kMostDirectory,
+                         .read = [this](std::uint64_t offset, std::uint64_t bytes) {
+                           return read_text(*file_, begin_ + offset, bytes);
+                         }};
+  for (const ZipMember& member : zip_directory(zip)) {
+    const std::string shown_name = shown(member.name);
+    if (member.name.size() > kMostName || leads_out_of_zip(member.name))
       fail(fmt::format("a record with the name '{}'", shown_name));
-    if ((flags & 1U) != 0) fail(fmt::format("record '{}' is encrypted", shown_name));
-    if (entry.half(10) != kStored || packed != unpacked) {
+    if (member.encrypted) fail(fmt::format("record '{}' is encrypted", shown_name));
+    if (member.method != kZipStored || member.packed != member.bytes) {
       throw Error(ErrorKind::data,
                   fmt::format("{}: record '{}' is compressed, torch.save only stores",
                               path().string(), shown_name),
                   rewrite_hint(path()));
     }
-    if (!name.ends_with('/')) add_record(name, header, unpacked);
-    at += whole;
+    if (member.name.ends_with('/')) continue;
+    const std::uint64_t data = zip_data_offset(zip, member);
+    // Records stand under the name of the archive, which is that of the file when it was written.
+    const std::size_t slash = member.name.find('/');
+    std::string inner = slash == std::string::npos ? member.name : member.name.substr(slash + 1);
+    if (inner == "data.pkl" && slash != std::string::npos) archive_ = member.name.substr(0, slash);
+    if (!records_.emplace(std::move(inner), Place{begin_ + data, member.bytes}).second)
+      fail(fmt::format("two records '{}'", shown_name));
   }
-}
-
-void TorchZip::add_record(const std::string& name, std::uint64_t header, std::uint64_t bytes) {
-  const std::uint64_t size = end_ - begin_;
-  if (header > size || size - header < kLocalBytes)
-    fail(fmt::format("record '{}' begins outside of it", shown(name)));
-  const auto local = read_part(*file_, begin_ + header, kLocalBytes);
-  const Fields fields(local);
-  if (fields.word(0) != kLocalHeader)
-    fail(fmt::format("record '{}' does not begin at byte {}", shown(name), header));
-  const std::uint64_t data = header + kLocalBytes + fields.half(26) + fields.half(28);
-  if (data > size || bytes > size - data) {
-    fail(fmt::format("record '{}' of {} bytes from byte {} is cut off", shown(name), bytes, data));
-  }
-  // Records stand under the name of the archive, which is that of the file when it was written.
-  const std::size_t slash = name.find('/');
-  std::string inner = slash == std::string::npos ? name : name.substr(slash + 1);
-  if (inner == "data.pkl" && slash != std::string::npos) archive_ = name.substr(0, slash);
-  if (!records_.emplace(std::move(inner), Place{begin_ + data, bytes}).second)
-    fail(fmt::format("two records '{}'", shown(name)));
 }
 
 TorchZip::Place TorchZip::storage(const PickleStorage& storage) const {

@@ -63,8 +63,9 @@ class TorchZip {
   [[nodiscard]] Place storage(const PickleStorage& storage) const;
 
  private:
-  void read_directory(std::uint64_t offset, std::uint64_t bytes);
-  void add_record(const std::string& name, std::uint64_t header, std::uint64_t bytes);
+  void read_records();
+  /// In errors.
+  [[nodiscard]] std::string name() const;
   [[noreturn]] void fail(const std::string& what) const;
 
   std::shared_ptr<PartFile> file_;

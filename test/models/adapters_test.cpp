@@ -94,9 +94,9 @@ at::Tensor vit_logits(Model& model, const Batch& batch, const at::Tensor& dropou
   return dynamic_cast<VitHead&>(*model.blocks.back()).logits(state);
 }
 
-std::string error_of(const LoraConfig& lora) {
+std::string error_of(const LoraConfig& lora, const ModelConfig& config = test::small_config()) {
   try {
-    (void)adapted(lora);
+    (void)adapted(lora, config);
   } catch (const Error& error) {
     return std::string(error.what()) + " | " + error.hint();
   }
@@ -176,6 +176,9 @@ TEST_CASE("targets mean linear maps by any name that files have for them", "[mod
              Catch::Contains("lora.also_train: no tensor's name matches 'clasifier'"));
   CHECK_THAT(error_of(lora_of(1, {}, {"query"})),
              Catch::Contains("lora.also_train: 'query' matches only some of"));
+  CHECK_THAT(error_of(lora_of(1, {}, {"lm_head"}), test::small_bloom_config()),
+             Catch::Contains("'lm_head' is the head, which reads the embedding's table "
+                             "'transformer.word_embeddings.weight' in this model | name the table"));
 }
 
 TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "[models][lora]") {

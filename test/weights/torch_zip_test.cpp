@@ -153,11 +153,11 @@ TEST_CASE("zips that torch.save does not write are refused by name", "[weights][
         "two records 'archive/data/1'");
   check(changed(2, [](ZipRecord& r) { r.name = "archive/data/9"; }), "no record 'data/0'");
   check(changed(2, [](ZipRecord& r) { r.size = 1 << 20; }),
-        "record 'archive/data/0' of 1048576 bytes");
+        "'archive/data/0' of 1048576 bytes");
   check(changed(2, [](ZipRecord& r) { r.header = 1 << 20; }),
-        "record 'archive/data/0' begins outside of it");
+        "'archive/data/0' begins outside of it");
   check(changed(2, [](ZipRecord& r) { r.header = 1; }),
-        "record 'archive/data/0' does not begin at byte 1");
+        "'archive/data/0' does not begin at byte 1");
   check(changed(2, [](ZipRecord& r) { r.data.resize(20); }),
         "record 'data/0' has 20 bytes, too few for 6 elements of F32");
   check(changed(0, [](ZipRecord& r) { r.name = "archive/other.pkl"; }), "it has no data.pkl");

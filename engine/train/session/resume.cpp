@@ -66,6 +66,13 @@ std::string to_bytes(const nlohmann::json& value) {
 /// `lock` is of the run directory, where this process has to take it.
 nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::string& resume,
                       UniqueFd& lock) {
+  const char* given = std::getenv(job_environment::kRunDirectory);
+  // Before checkpoints are looked for: another job may be between two of them.
+  if (given == nullptr && resume != "never" && path_kind(resume, ErrorKind::usage) == PathKind::folder) {
+    const RunLayout run(resume);
+    if (path_kind(run.checkpoints(), ErrorKind::usage) == PathKind::folder)
+      lock = lock_run(run.root());
+  }
   const fs::path checkpoint = choose_checkpoint(resume);
   if (!checkpoint.empty()) {
     const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
@@ -78,7 +85,6 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
     }
     check_base(checkpoint, state.base, base_reference(phase_recipe(recipe, state.phase)));
   }
-  const char* given = std::getenv(job_environment::kRunDirectory);
   RunLayout directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
     const bool goes_on = !checkpoint.empty() && !parse_checkpoint_name(resume);
@@ -86,7 +92,7 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
                     ? RunLayout::around(checkpoint)
                     : RunLayout(make_dated_directory(recipe.run.output, name, std::time(nullptr)));
   }
-  if (given == nullptr) lock = lock_run(directory.root());  // else the launcher holds it
+  if (given == nullptr && !lock) lock = lock_run(directory.root());  // else the launcher holds it
   directory.make_folders();
   std::error_code ignored;
   return {{"directory", directory.root().string()},

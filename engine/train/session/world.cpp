@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/device/built_gpus.h"
 
 namespace dstrain {
 namespace {
@@ -47,13 +48,20 @@ DeviceFacts choose_device(Backend backend, int local_rank) {
                 "use parallel.backend: auto or gloo");
   }
   DeviceFacts device = choose_device(local_rank);
-  constexpr int kOldestMajor =
-      8;  // Ampere: the first with bf16, and the oldest that CMAKE_CUDA_ARCHITECTURES names
+  constexpr int kOldestMajor = 8;  // Ampere: the first with bf16
   if (device.is_cuda() && device.compute_major < kOldestMajor) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} has compute capability {}.{}; dstrain's kernels need 8.0 or newer",
                             device.name, device.compute_major, device.compute_minor),
                 "use parallel.backend: gloo for CPU ranks");
+  }
+  if (device.is_cuda() &&
+      !runs_kernels_of(built_gpus(), device.compute_major, device.compute_minor)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} has compute capability {}.{}; this build has kernels for {}",
+                            device.name, device.compute_major, device.compute_minor, built_gpus()),
+                fmt::format("build again with DSTRAIN_GPUS={},{}.{} scripts/build",
+                            built_gpus(), device.compute_major, device.compute_minor));
   }
   return device;
 }
