@@ -61,15 +61,6 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.use(Resource::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
-<<<<<<< HEAD
-/// What is left of an exchange beside products: its parts are summed, or a copy of them ends
-/// late, and two products start in place of one; and its bytes slow the products. Fitted to steps
-/// of Qwen2.5-3B on two and four H200 with micro-batches of 4 and 16 samples
-/// (recipes/benchmarks/layouts.tsv).
-constexpr double kNeverHidden = 5e-6, kHiddenBytesPerS = 1100e9;
-
-=======
->>>>>>> rooms
 /// Whether devices of these ranks can copy into each other's memory.
 bool reach_each_other(const CommExtent& extent, const Machine& machine) {
   return machine.peer_copies && extent.span <= machine.ranks_per_node;
