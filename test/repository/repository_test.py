@@ -151,8 +151,17 @@ for name in files:
         if len(line) > 140:
             problems.append(f"{name}:{number}: {len(line)} columns; a line of Markdown, rows of tables too, has at most 140")
 
-for folder in ("cmd", "engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts"):
-    if (ROOT / folder).is_dir() and not (ROOT / folder / "README.md").exists():
+# A page names sources that are there: `train/execute/executor.cpp` is a file or the end of the path of one.
+SOURCE = re.compile(r"`((?:\.\./)*[\w./-]+\.(?:h|cpp|cu|cuh|tsv))`")
+ends = {"/".join(parts[i:]) for parts in (f.split("/") for f in files) for i in range(len(parts))}
+for name in files:
+    if name.endswith(".md") and not name.startswith((*MAY_BE_WIDE, "CHANGELOG.md")):
+        for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+            problems += [f"{name}:{number}: there is no {source}" for source in SOURCE.findall(line)
+                         if source.replace("../", "") not in ends]
+
+for folder in ("engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts", *FOLDERS.values()):
+    if not folder.startswith("launcher/") and not (ROOT / folder / "README.md").exists():
         problems.append(f"{folder}: has no README.md")
 
 print("\n".join(problems) or "repository: ok")
