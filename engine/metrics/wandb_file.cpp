@@ -83,6 +83,7 @@ void WandbFile::open(const std::filesystem::path& path, const Run& run) {
   put_text(message, 8, run.name);
   put_text(message, 13, run.host);
   put_bytes(message, 17, timestamp(run.start_time_s));
+  if (run.resumes) put_varint(message, 24, 1);
   record(kRun, message);
 }
 

@@ -27,6 +27,7 @@ class WandbFile {
     std::string host;
     Items config;
     double start_time_s = 0;  ///< since 1970
+    bool resumes = false;     ///< goes on with a run of this id, of which there is a file already
   };
 
   /// Begins the file; Error{checkpoint} as AppendFile.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -31,6 +32,18 @@ std::string new_run_id() {
   return id;
 }
 
+/// The id in the name of the newest folder "offline-run-DATE_TIME-ID"; empty: there is none.
+std::string id_of_earlier(const std::filesystem::path& wandb) {
+  constexpr std::string_view kStem = "offline-run-";
+  std::string newest;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(wandb, none))
+    if (const std::string name = entry.path().filename().string(); name.starts_with(kStem))
+      newest = std::max(newest, name);
+  const auto dash = newest.rfind('-');
+  return newest.empty() || dash < kStem.size() ? "" : newest.substr(dash + 1);
+}
+
 /// As Python writes numbers that are no JSON: W&B reads these.
 std::string number_json(double number) {
   if (std::isnan(number)) return "NaN";
@@ -52,13 +65,19 @@ class Wandb final : public MetricsSink {
   [[nodiscard]] std::string_view name() const override { return "the file of Weights & Biases"; }
   void open() override {
     start_s_ = unix_time_s();
-    const std::time_t seconds = static_cast<std::time_t>(start_s_);
-    std::tm parts{};
-    ::localtime_r(&seconds, &parts);
-    std::array<char, 32> time{};
-    std::strftime(time.data(), time.size(), "%Y%m%d_%H%M%S", &parts);
-    const std::string id = new_run_id();
-    folder_ = options_.wandb.folder / fmt::format("offline-run-{}-{}", time.data(), id);
+    // A resume goes on with its run: W&B appends the files of one id in the order of their starts.
+    const std::string earlier = id_of_earlier(options_.wandb.folder);
+    const std::string id = earlier.empty() ? new_run_id() : earlier;
+    // The name has seconds: a part that begins in the same one gets the next.
+    auto seconds = static_cast<std::time_t>(start_s_);
+    do {
+      std::tm parts{};
+      ::localtime_r(&seconds, &parts);
+      std::array<char, 32> time{};
+      std::strftime(time.data(), time.size(), "%Y%m%d_%H%M%S", &parts);
+      folder_ = options_.wandb.folder / fmt::format("offline-run-{}-{}", time.data(), id);
+      ++seconds;
+    } while (std::filesystem::exists(folder_));
     std::filesystem::create_directories(folder_ / "files");
     const std::string host = host_name();
     WandbFile::Run run{.id = id,
@@ -68,7 +87,8 @@ class Wandb final : public MetricsSink {
                        .name = options_.run,
                        .host = host,
                        .config = {},
-                       .start_time_s = start_s_};
+                       .start_time_s = start_s_,
+                       .resumes = !earlier.empty()};
     const nlohmann::json config = json_or_null(options_.wandb.config);
     std::string yaml = "wandb_version: 1\n";
     for (const auto& [key, value] : config.items()) {

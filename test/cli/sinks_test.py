@@ -10,6 +10,7 @@ import time
 import zlib
 
 from support import expect_success, metrics, only_run, rank_processes, run, start
+from wandb_server import WandbServer
 
 try:
     from wandb.proto import wandb_internal_pb2 as protocol
@@ -54,16 +55,42 @@ def only_wandb(directory):
     return files[0]
 
 
-def check_view(file):
+def send(server, folder):
+    """Sends what is there of runs, by the program of Weights & Biases."""
     program = pathlib.Path(sys.executable).parent / "wandb"
-    if not program.exists():
-        return
-    environment = os.environ | {"WANDB_API_KEY": 40 * "a"}  # it shows local files only with a key
-    shown = subprocess.run([program, "sync", "--view", "--verbose", str(file.parent)], cwd=file.parents[2], env=environment,
-                           capture_output=True, text=True, timeout=120)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    wanted = sum(record.WhichOneof("record_type") == "history" for record in read_records(file))
-    assert shown.stdout.count("\nhistory {") == wanted, (shown.stdout.count("\nhistory {"), wanted)
+    environment = os.environ | {"WANDB_API_KEY": 40 * "a", "WANDB_BASE_URL": server.url}
+    sent = subprocess.run([program, "beta", "sync", "--yes", str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert sent.returncode == 0, sent.stdout + sent.stderr
+
+
+def steps_of(records):
+    return [record.history.step.num for record in records if record.WhichOneof("record_type") == "history"]
+
+
+def check_sent(file):
+    """All of a file arrives at a server."""
+    with WandbServer() as server:
+        send(server, file.parent)
+        lines = server.history[file.stem.removeprefix("run-")]
+        assert [lines[number]["_step"] for number in sorted(lines)] == steps_of(read_records(file))
+
+
+def check_resume(folder):
+    """A resume is the same run there, and its steps come behind those of before."""
+    runs = ["--ranks", 1, "--set", f"run.output={folder / 'resumed'}", "--set", "run.checkpoint.every=20"]
+    expect_success(run("launch", *SETTINGS, *runs, "--set", "run.steps=20"))
+    directory = only_run(folder / "resumed")
+    with WandbServer() as server:
+        send(server, directory / "wandb")
+        text = expect_success(run("launch", *SETTINGS, *runs, "--resume", directory, "--set", "run.steps=30"))
+        assert f"`wandb beta sync {directory / 'wandb'}`" in text, text
+        send(server, directory / "wandb")
+        parts = sorted((directory / "wandb").glob("offline-run-*/run-*.wandb"))
+        assert len(parts) == 2 and parts[0].name == parts[1].name, parts
+        assert list(server.history) == [parts[0].stem.removeprefix("run-")], list(server.history)
+        (lines,) = server.history.values()
+        steps = [lines[number]["_step"] for number in sorted(lines)]
+        assert steps == [step for part in parts for step in steps_of(read_records(part))] and steps[-1] == 30, steps
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +117,7 @@ with tempfile.TemporaryDirectory() as scratch:
     assert stats and all(s["proc.memory.rssMB"] > 100 for s in stats), stats  # two ranks with LibTorch
     summary = json.loads((only_wandb(directory).parent / "files" / "wandb-summary.json").read_text())
     assert summary["train/loss"] == expected[150]["loss"], summary
-    check_view(only_wandb(directory))
+    check_sent(only_wandb(directory))
     values = dict(line.split("} ") for line in gauges.read_text().splitlines() if not line.startswith("#"))
     assert float(values[f'dstrain_train_loss{{run="{directory.name}"']) == expected[150]["loss"], values
     rows = (directory / "cpu.txt").read_text().splitlines()
@@ -118,5 +145,6 @@ with tempfile.TemporaryDirectory() as scratch:
     cut = folder / "cut.wandb"
     cut.write_bytes(file.read_bytes()[:-3])
     assert len(read_records(cut)) == len(read_records(file)) - 1
-    check_view(file)
+    check_sent(file)
+    check_resume(folder)
 print("what a run writes for others is what they read")

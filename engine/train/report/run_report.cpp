@@ -136,8 +136,9 @@ void RunReport::announce(Begin how) {
     for (const std::string& change : changes_) progress_.note(change);
     if (recipe.metrics.wandb != WandbMode::never)
       progress_.note(fmt::format(
-          "Weights & Biases: what follows is a run of its own there, of the same name ({})",
-          directory_.root().filename().string()));
+          "Weights & Biases: the run goes on there under its id; `wandb beta sync {}` sends its parts "
+          "in their order",
+          directory_.wandb().string()));
   }
   if (first_step_ >= session_.total_steps()) {
     progress_.note(fmt::format(
