@@ -65,7 +65,7 @@ int tokenize(const TokenizeOptions& options) {
   const auto take = [&](std::string text, bool more) {
     const std::string where = fmt::format("{}:{}", name, ++number);
     out += answer(*tokenizer, options, std::move(text), where) + "\n";
-    // At once where somebody types the lines.
+    // At once where the lines are typed.
     if (more && out.size() < kAtOnce) return;
     print_text(out);
     out.clear();

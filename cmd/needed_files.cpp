@@ -79,7 +79,7 @@ class FilesSearch {
     if (!recipe_.model.weights.empty()) (void)WeightFolder(recipe_.model.weights);
   }
 
-  /// Of text in files; the folder of the weights has it where the recipe names none.
+  /// The tokenizer of text in files; the folder of the weights has it where the recipe names none.
   void tokenizer() {
     const DataConfig& data = recipe_.data;
     if (!reads(dataset_row(data.name), "data.tokenizer")) return;

@@ -47,7 +47,7 @@ struct PlanText {
   bool fits = true;  ///< the memory of the machine
 };
 
-/// Of a recipe with phases, of each.
+/// The plan of a recipe, or the plans of its phases.
 PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
   LoadedRecipe loaded = load_recipe(recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {

@@ -33,7 +33,7 @@ struct PlannedStep {
   Strategy strategy;
 };
 
-/// Of one phase.
+/// Step of one phase.
 PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine, int phase) {
   Recipe recipe = phase_recipe(whole, phase);
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));

@@ -23,7 +23,7 @@ struct RecipePlan {
   Strategy strategy;
   PlanReport report;
 };
-/// Of one phase of the recipe.
+/// The plan of one phase of the recipe.
 [[nodiscard]] RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine,
                                      int phase = 0);
 

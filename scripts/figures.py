@@ -133,7 +133,7 @@ def rendered(page):
     lines = paragraphs(page.head)
     for table in page.tables:
         lines += ["", f"## {table.title}", *filled(table.about), ""] if table.title else [""]
-        lines += ["| " + " | ".join(c.title for c in table.columns) + " |", "| " + " | ".join("---" for _ in table.columns) + " |"]
+        lines += [" | ".join(c.title for c in table.columns), " | ".join("---" for _ in table.columns)]
         _, rows = read(folder / table.file)
         wanted = list(filter(table.where, rows))
         lacking = [case for case in table.cases if not any(row["case"] == case for row in wanted)]
@@ -153,7 +153,7 @@ def rendered(page):
                     cells.append(column.value(source))
                 else:
                     cells.append(source[column.value] if column.value == "case" else shown(source[column.value]))
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(re.sub(r"[| ]*$", "", " | ".join(cells)))  # Markdown needs no bars at the ends
     lines += ["", *paragraphs(page.tail)] if page.tail else []
     wide = [line for line in lines if len(line) > WIDTH]
     if wide:

@@ -135,7 +135,7 @@ Handshake::Handshake(Side side, const JobSecret& secret, std::string_view purpos
 
 std::size_t Handshake::receive(std::string_view bytes) {
   if (state_ != State::going_on) return 0;
-  // A server hears the challenge and then the proof, a client both at once.
+  // A server gets the challenge and then the proof, a client both at once.
   const bool challenged = input_.size() >= kChallengeBytes;
   const std::size_t wanted =
       side_ == Side::server && !challenged ? kChallengeBytes : kChallengeBytes + kDigestBytes;

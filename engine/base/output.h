@@ -16,8 +16,8 @@ namespace dstrain {
 /// is ignored.
 void print_text(std::string_view text);
 
-/// To standard error, in one write, so that lines of several processes stay whole. A failure has
-/// nobody to be told to.
+/// To standard error, in one write, so that lines of several processes stay whole. A failure is
+/// not reported: there is no place for it.
 void print_error(std::string_view text);
 
 template <class First, class... Rest>

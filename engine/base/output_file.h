@@ -41,7 +41,7 @@ struct OutputOptions {
                                         const OutputOptions& options);
 
 /// Opens what is_special_file() is true of, or a link to it, to be written in place by
-/// write_fully(). Error{checkpoint} for a FIFO that nobody reads and for a socket.
+/// write_fully(). Error{checkpoint} for a FIFO without a reader and for a socket.
 [[nodiscard]] UniqueFd open_special_file(const std::filesystem::path& path);
 
 /// Writes all of `bytes`. The error names `path` and the reason, and the limit that was met, when a

@@ -53,7 +53,7 @@ std::pair<int, int> open_pipe() {
   return {ends[0], ends[1]};
 }
 
-/// Starts the program with the given standard streams; what PMIx prints by itself helps nobody.
+/// Starts the program with the given standard streams; what PMIx prints by itself is of no use.
 pid_t spawn_helper(const std::string& program, milliseconds limit, int in, int out) {
   const pid_t pid =
       spawn_program({program, std::to_string(limit.count() / 1000 + 5)}, {.in = in, .out = out});

@@ -41,8 +41,8 @@ struct PmixAnswer {
 [[nodiscard]] std::optional<int> pmix_rank();
 
 /// Gives every process of the PMIx namespace the `value` of rank 0 (one line of at most 4 KiB; the
-/// others' is not looked at). Each calls it once. No fence: a process that is dead or late holds up
-/// nobody, so count the members by other means. Nothing outside of a PMIx namespace, or when its
+/// others' is not looked at). Each calls it once. No fence: a process that is dead or late delays
+/// no other, so count the members by other means. Nothing outside of a PMIx namespace, or when its
 /// server is gone. Error{hosts} when rank 0 has not answered within `limit`, or this machine lacks
 /// libpmix.
 [[nodiscard]] std::optional<PmixAnswer> pmix_exchange(const std::string& value,

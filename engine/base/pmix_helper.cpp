@@ -57,7 +57,7 @@ bool exchange(const pmix_proc_t& self, std::string& text) {
   PMIX_LOAD_PROCID(&zero, self.nspace, 0);
   pmix_value_t* value = nullptr;
   pmix_status_t status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
-  // Now and then mpirun's server says so instead of waiting for rank 0. Whoever started us ends us.
+  // Now and then mpirun's server says so instead of waiting for rank 0. Our parent ends us.
   while (status == PMIX_ERR_NOT_FOUND) {
     usleep(20'000);
     status = PMIx_Get(&zero, kKey, nullptr, 0, &value);

@@ -28,7 +28,7 @@ std::size_t sequence_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
-/// Of a valid sequence.
+/// Character of a valid sequence.
 char32_t code_point(std::string_view sequence) {
   constexpr unsigned kFirstBits[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
   char32_t point = static_cast<unsigned char>(sequence[0]) & kFirstBits[sequence.size()];

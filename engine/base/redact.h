@@ -20,7 +20,7 @@ class Redactor {
  public:
   Redactor() = default;
   /// NAME=VALUE entries, as in `environ`. Values under six bytes are not looked for, since they
-  /// stand in a text by chance: whoever writes names and values asks is_secret_name(), too.
+  /// stand in a text by chance: writers of names and values ask is_secret_name(), too.
   explicit Redactor(const std::vector<std::string>& environment);
 
   /// A value is struck out as it is, as JSON writes it, and line by line.

@@ -53,7 +53,7 @@ fs::path make_dated_directory(const fs::path& parent, const std::string& stem, s
   fs::create_directories(parent, error);
   for (int attempt = 0; !error && attempt < 100; ++attempt) {
     const fs::path path = parent / fmt::format("{}-{}-{}", stem, utc(now), short_id());
-    // false without an error: somebody else has just made this very name.
+    // false without an error: another process has just made this very name.
     if (fs::create_directory(path, error)) return path;
   }
   throw Error(refusal_kind(error),

@@ -20,7 +20,7 @@ inline constexpr const char* kManifest = "MANIFEST.json";  ///< of a checkpoint
 class RunLayout {
  public:
   explicit RunLayout(std::filesystem::path root) : root_(std::move(root)) {}
-  /// Of the run that holds `checkpoint`.
+  /// Layout of the run that holds `checkpoint`.
   [[nodiscard]] static RunLayout around(const std::filesystem::path& checkpoint) {
     return RunLayout(checkpoint.parent_path().parent_path());
   }

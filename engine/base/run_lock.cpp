@@ -23,7 +23,7 @@ UniqueFd lock_run(const std::filesystem::path& run) {
     lock = open_output_file(run / ".lock", {.old = OldContent::edit, .also_read = true});
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   }
-  // Only "somebody holds it" is a reason to refuse: file systems without locks exist.
+  // Only a lock that is held is a reason to refuse: file systems without locks exist.
   if (errno == EWOULDBLOCK) {
     throw Error(ErrorKind::usage, fmt::format("{} is in use by another job", run.string()),
                 "wait for it, or start a new run: --resume never, and no --run-name in use");

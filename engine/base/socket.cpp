@@ -56,7 +56,7 @@ int finish_connecting(int fd, std::chrono::steady_clock::time_point deadline) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
-/// A port of this machine that nobody listens on may be given to the caller's own end, which then
+/// A port of this machine without a listener may be given to the caller's own end, which then
 /// is connected to itself.
 bool is_own_echo(int fd) {
   sockaddr_storage own{};

@@ -48,7 +48,7 @@ struct CheckpointPart {
   void add(Piece box, std::vector<float> values);
 };
 
-/// Of the average of a tensor over the steps.
+/// Name of the average of a tensor over the steps.
 [[nodiscard]] inline std::string average_name(const std::string& tensor) {
   return "optimizer.ema/" + tensor;
 }

@@ -228,7 +228,7 @@ class Parser {
     tensor.boxes.push_back(box);
   }
 
-  /// Of version 1: a range of the flattened tensor, which is up to three boxes.
+  /// An entry of version 1: a range of the flattened tensor, which is up to three boxes.
   void add_slice(const Json& item, const Piece& whole, const Manifest& manifest,
                  StoredTensor& tensor) const {
     const std::string name = text(item, "file");

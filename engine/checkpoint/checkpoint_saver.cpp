@@ -281,7 +281,7 @@ class Save {
     sync_directory(temporary_);
     fs::rename(temporary_, final_);
     sync_directory(options_.root);
-    // What the others then rely on, as it is found by whoever resumes.
+    // The others rely on the checkpoint as a resuming run finds it.
     const CheckpointInfo saved = inspect_checkpoint(final_, /*full=*/false);
     if (!saved.valid) throw Error(ErrorKind::checkpoint, saved.problem);
     std::int64_t bytes = 0;

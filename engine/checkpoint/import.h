@@ -23,7 +23,7 @@ struct WantedTensor {
   std::vector<std::string> moments = {};     ///< that its update rule has; of a frozen tensor none
   bool trained = true;
   bool decay = true;
-  /// Of a frozen tensor: elements from `begin` on of the weights that the recipe starts from.
+  /// For a frozen tensor: elements from `begin` on of the weights that the recipe starts from.
   std::function<void(std::int64_t begin, std::span<float> out)> base = {};
 };
 

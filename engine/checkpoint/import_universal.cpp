@@ -71,7 +71,7 @@ void read_tensor_folder(const fs::path& folder, const std::string& name,
   }
 }
 
-/// Of stage 3 the steps stand in the common file.
+/// Under stage 3 the steps stand in the common file.
 void read_common(const fs::path& path, AgreedCount& steps, ForeignCheckpoint& into) {
   if (!path_exists(path)) return;
   const TorchFile file = open_torch(path);

@@ -164,7 +164,7 @@ void read_rules(const PickleValue& optimizer, const std::vector<std::vector<Name
   if (list == nullptr || !list->is(Kind::list)) return;
   std::size_t flat = 0;
   for (const PickleValue* group : list->items) {
-    // Of stage 3 a group has one flat tensor for each of its sub-groups.
+    // Under stage 3 a group has one flat tensor for each of its sub-groups.
     const PickleValue* parameters = group->find("params");
     const std::size_t count = per_group || parameters == nullptr ? 1 : parameters->items.size();
     for (std::size_t i = 0; i < count && flat < groups.size(); ++i, ++flat) {

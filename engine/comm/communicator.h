@@ -101,7 +101,7 @@ struct CommunicatorOptions {
   /// Nothing but what copies do is expected there, so NCCL is opened when it is asked for after
   /// all.
   bool only_copies = false;
-  /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
+  /// The first of two ranks only sends and the second only receives. Then no send or receive makes
   /// the host wait for the peer; otherwise the first one may.
   bool link = false;
   /// While it is true, collectives do nothing (skipping.h); null: they never do.

@@ -10,7 +10,7 @@
 namespace dstrain::comm {
 namespace {
 
-/// Of kernels that read and write memory.
+/// Grid of kernels that read and write memory.
 constexpr int kThreads = 512, kMaxBlocks = 132 * 4;
 
 template <class T>
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kWarp) await_words_kernel(std::uint32_t* words
   if (static_cast<int>(threadIdx.x) >= count) return;
   std::uint32_t* const word = words + threadIdx.x;
   std::uint32_t value = 0;
-  // What a peer wrote before the word is seen by whoever comes behind.
+  // What a peer wrote before the word is seen by all work behind this.
   do {
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   } while (value == 0);

@@ -30,7 +30,7 @@ struct PeerParts {
 [[nodiscard]] const char* place_parts(const PeerParts& args, void* stream);
 
 /// Writes 1 to `count` words, which may be other GPUs', by one warp. What the stream did before is
-/// seen by whoever sees them.
+/// seen by every reader that sees them.
 struct PeerWords {
   std::uint32_t* words[kMaxPeers] = {};  // NOLINT(modernize-avoid-c-arrays): read by the kernel
   int count = 0;

@@ -153,7 +153,7 @@ void PeerMemory::end_waits() {
 
 const char* PeerMemory::await_readers(void* stream) {
   if (!acknowledged_) return nullptr;
-  // Of the last exchange of each slot: those before were awaited by the sends of these.
+  // The last exchange of each slot is enough: those before were awaited by the sends of these.
   const char* error = nullptr;
   for (std::size_t slot = 0; slot < kSlots && slot < sent_ && error == nullptr; ++slot)
     error = await_ones(words_here(Said::read, slot), static_cast<cudaStream_t>(stream));

@@ -13,7 +13,7 @@ namespace dstrain::comm {
 /// Device memory that the other GPUs of a host write into, by copy engines, and the words by which
 /// the ranks of a group tell each other what has arrived.
 ///
-/// Of its two slots an exchange uses one and the next exchange the other, each with words of its
+/// Exchanges use the two slots by turns, each with words of its
 /// own: 1 says that a part has arrived, and the receiver sets it back to 0. No word counts, so that
 /// a CUDA graph can hold exchanges: an even number of them, as it always begins with the same slot.
 ///

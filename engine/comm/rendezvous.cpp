@@ -29,7 +29,7 @@ namespace env = job_environment;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// How long the ranks of one srun or mpirun may be apart. Before they have met nobody knows who has
+/// How long the ranks of one srun or mpirun may be apart. Before they have met none knows who has
 /// ended, so that one that died early holds up the others for so long.
 constexpr milliseconds kPmixPatience{20'000};
 /// For a name server to learn the name of rank 0's host, which may have started a moment ago.

@@ -35,7 +35,7 @@ struct Meeting {
   std::int64_t gate = 0;    ///< gates passed so far
   std::vector<Call> calls;  ///< by index
   std::map<std::pair<int, int>, std::deque<at::Tensor>> mail;  ///< by (from, to)
-  std::condition_variable changed;  ///< of its own: others' collectives wake nobody here
+  std::condition_variable changed;  ///< of its own: others' collectives wake no rank here
 };
 
 }  // namespace
@@ -228,7 +228,7 @@ class ThreadCommunicator final : public Communicator {
     return meeting_->calls[static_cast<std::size_t>(peer)].input;
   }
 
-  /// Runs `body` when all ranks have come, and returns when all have run it: nobody's memory
+  /// Runs `body` when all ranks have come, and returns when all have run it: no rank's memory
   /// changes while it is read.
   template <class Body>
   void collective(Call call, Body&& body) {

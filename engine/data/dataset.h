@@ -45,16 +45,16 @@ struct HostBatch {
                        ///< only fills up the batch
   at::Tensor
       samples;  ///< [B] int64, index in the data set; -1 for a filler. Keys the augmentation.
-  /// Of packed text: positions [B * T] int32, place of each row in its sequence; starts [S + 1]
+  /// Packed text has positions [B * T] int32, place of each row in its sequence; starts [S + 1]
   /// int32, first row of each sequence, ascending, filled up with B * T to a size that is the same
   /// for all batches.
   at::Tensor positions, starts;
   at::Tensor lengths;        ///< of text, [B] int32: tokens of each sample without the padding
   std::int64_t longest = 0;  ///< tokens of the longest sequence that `starts` can name
-  /// Of a rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
+  /// A rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
   /// among all B * T, and in its sequence.
   at::Tensor own_rows, own_positions;
-  /// Of images in training. Rectangles are left, top, width and height in the model's image; a
+  /// Images in training. Rectangles are left, top, width and height in the model's image; a
   /// width of 0 means none.
   at::Tensor erased;  ///< [B, 4] int32
   /// Sample r of v that are no fillers is mixed with sample v - 1 - r.
@@ -106,7 +106,7 @@ class ImageDataset : public Dataset {
   [[nodiscard]] virtual int classes() const = 0;
   /// What the data calls them, in the order of their labels; none where it has no names.
   [[nodiscard]] virtual std::vector<std::string> class_names() const { return {}; }
-  /// Of what read() makes.
+  /// Shape of what read() makes.
   [[nodiscard]] virtual ImageShape shape() const = 0;
   /// Images of a sample, one after the other in its pixels.
   [[nodiscard]] virtual int frames() const { return 1; }
@@ -139,7 +139,7 @@ class ImageDataset : public Dataset {
   /// others.
   void decode_by(std::shared_ptr<JpegUnits> units);
   [[nodiscard]] bool has_units() const { return units_ != nullptr; }
-  /// Of each image in a batch.
+  /// Shape of each image in a batch.
   [[nodiscard]] ImageShape batch_shape() const;
 
   [[nodiscard]] std::int64_t targets(std::int64_t) const final { return 1; }
@@ -203,7 +203,7 @@ class TextDataset : public Dataset {
 /// resized as data.resize says, training's to squares (256 for 224, so that the random crop has
 /// room), evaluation's to the model's size; fixed-size sets ignore it. Training makes the random
 /// choices of data.augment. With data.pack files come from the packed file, which is made first
-/// where needed; `progress` (may be null) hears how far that is.
+/// where needed; `progress` (may be null) gets how far that is.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
                                                         int image_size, std::int64_t seed,
                                                         ProgressSink* progress = nullptr);

@@ -20,7 +20,7 @@ struct ImageFormat {
   /// `progress` may be null.
   std::unique_ptr<ImageDataset> (*open)(const DataConfig& data, Split split, int image_size,
                                         std::int64_t seed, ProgressSink* progress);
-  /// Of the stored images.
+  /// Shape of the stored images.
   ImageShape (*shape)(const DataConfig& data, int image_size);
   /// DatasetFacts but for the shape; also where the files are absent.
   DatasetFacts (*facts)(const DataConfig& data);
@@ -81,7 +81,7 @@ struct ImageList {
 [[nodiscard]] std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
                                                              Split split, int image_size,
                                                              ProgressSink* progress);
-/// Of the squares that open_image_files() makes.
+/// Shape of the squares that open_image_files() makes.
 [[nodiscard]] ImageShape square_shape(const DataConfig& data, int image_size);
 /// What the list of the training files says; nothing where data.path is no folder.
 [[nodiscard]] DatasetFacts facts_of_files(const DataConfig& data,

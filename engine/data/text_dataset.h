@@ -14,7 +14,7 @@ namespace dstrain {
 /// Opens the split that `data` names: squad, metamathqa, jsonl from the cache of tokenised data,
 /// which is built first where needed; random needs no files. The tokenizer is data.tokenizer, else
 /// `model_weights` (the model's folder). Rows are packed by `seed`. `vocab_size` is the model's: a
-/// token outside it is an Error{data}. `progress` (may be null) hears how far building is, what was
+/// token outside it is an Error{data}. `progress` (may be null) gets how far building is, what was
 /// cut or left out, and how much of the rows is padding. Collective in effect: ranks that open the
 /// same data build it once.
 [[nodiscard]] std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,

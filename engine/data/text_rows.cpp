@@ -49,7 +49,7 @@ class Rows final : public TextDataset {
       label(row, begin, length, sample(i).response);
       begin += length;
     }
-    // What fills up the row is attended to by nobody: it goes on as the end of the last sample.
+    // No token attends to what fills up the row: it goes on as the end of the last sample.
     std::ranges::fill(row.tokens.subspan(begin), std::int64_t{file_.summary().pad});
     std::ranges::fill(row.labels.subspan(begin), 0);
     std::ranges::fill(row.weights.subspan(begin), 0.0F);

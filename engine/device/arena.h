@@ -37,7 +37,7 @@ class HostArena {
   /// Nothing.
   HostArena() = default;
   /// Waits until all memory is touched and locked. Error{internal} that begins as
-  /// host_memory_error() with bytes, cause and cure when the host has not that much left, or the
+  /// host_memory_error() with bytes, cause and cure when the host lacks that much, or the
   /// system or the driver refuses; nothing is held then.
   HostArena(Bytes bytes, const Options& options);
 

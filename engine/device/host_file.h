@@ -70,7 +70,7 @@ class HostFile {
   UniqueFd file_;
   mutable std::mutex edges_;  ///< held while a block is changed in part
   mutable std::mutex buffers_mutex_;
-  mutable std::vector<Buffer> buffers_;  ///< aligned ones of kPiece that nobody uses
+  mutable std::vector<Buffer> buffers_;  ///< aligned ones of kPiece, unused
 };
 
 }  // namespace dstrain

@@ -104,7 +104,7 @@ HostWork::HostWork(c10::Device device, Options options) : state_(std::make_uniqu
 
 HostWork::~HostWork() {
   state_->line->close();
-  // Memory that a stream may still look at is never given to anybody else.
+  // Memory that a stream may still look at is never given away.
   if (state_->wait_value != nullptr && !state_->idle()) new at::Tensor(state_->flags);
 }
 

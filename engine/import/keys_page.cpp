@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
 #include "engine/import/key_rule.h"
 
@@ -22,19 +23,33 @@ std::string values(std::string_view only) {
   return result;
 }
 
-std::string row_text(const KeyRule& row) {
-  std::string fate(1, letter(row.fate));
+/// The row behind its key. No bars at the ends and no empty cells: Markdown needs neither.
+std::string cells_of(const KeyRule& row) {
+  std::string text = fmt::format(" | {}", letter(row.fate));
   if (!row.only.empty())
-    fate += fmt::format("; not {}: {}", values(row.only), letter(row.otherwise));
-  return fmt::format("| `{}` | {} | {} | {} |\n", row.path, fate,
-                     row.target.empty() ? "" : fmt::format("`{}`", row.target),
-                     escaped(row.reason));
+    text += fmt::format("; not {}: {}", values(row.only), letter(row.otherwise));
+  if (!row.target.empty()) text += fmt::format(" | `{}`", row.target);
+  if (!row.reason.empty())
+    text += fmt::format("{} | {}", row.target.empty() ? " |" : "", escaped(row.reason));
+  return text;
 }
 
+/// Keys after each other that have the same cells share a row.
 std::string table_text(std::string_view heading, std::span<const KeyRule> rows) {
   std::string text = fmt::format(
-      "\n## {}\n\n| key | class | becomes | why |\n| --- | --- | --- | --- |\n", heading);
-  for (const KeyRule& row : rows) text += row_text(row);
+      "\n## {}\n\nkey | class | becomes | why\n--- | --- | --- | ---\n", heading);
+  std::string keys, cells;
+  const auto end_row = [&] {
+    if (!keys.empty()) text += keys + cells + "\n";
+    keys.clear();
+  };
+  for (const KeyRule& row : rows) {
+    std::string next = cells_of(row);
+    if (next != cells) end_row();
+    keys += fmt::format("{}`{}`", keys.empty() ? "" : ", ", row.path);
+    cells = std::move(next);
+  }
+  end_row();
   return text;
 }
 

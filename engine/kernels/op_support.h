@@ -25,10 +25,10 @@ namespace dstrain::ops {
 /// The value of a parameter, checked: bound, dense, on x's device and of its dtype.
 [[nodiscard]] const at::Tensor& value_of(const Parameter& parameter, const at::Tensor& x);
 
-/// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's
-/// device.
-/// To add to: zeroed here when it holds nothing yet. fp32, or bf16 of a matrix; an operator whose
-/// kernel adds to fp32 only asks for Fp32Gradient.
+/// The gradient of a parameter to add to, checked: bound, dense, as large as the parameter, on x's
+/// device. It is zeroed here when it holds nothing yet.
+/// It has fp32, or bf16 where it is of a matrix; an operator whose kernel adds to fp32 only asks
+/// for Fp32Gradient.
 [[nodiscard]] const at::Tensor& gradient_of(Parameter& parameter, const at::Tensor& x);
 
 /// The same, or an undefined tensor for a frozen parameter.

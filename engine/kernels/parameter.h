@@ -56,13 +56,13 @@ struct Parameter {
   at::Tensor gradient;
   /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
   bool gradient_empty = false;
-  /// An operator added to the gradient since whoever owns its buffer set this to false.
+  /// An operator added to the gradient since the owner of its buffer set this to false.
   bool gradient_changed = false;
   /// Products for the gradients of a matrix, and of the bias with it, are put there in a backward;
   /// null: they run at once.
   DeferredWork* later = nullptr;
 
-  /// Raised at every change of the value by whoever changes it; 0: nobody counts, so nothing made
+  /// Raised at every change of the value; 0: changes are not counted, so nothing made
   /// of the value is kept.
   std::uint64_t version = 0;
   Fp8Copies fp8_copies;  ///< may be dropped at any time, as when `value` is released

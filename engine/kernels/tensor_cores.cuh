@@ -88,7 +88,7 @@ struct Left {
     return left;
   }
 
-  /// Of sums [16, 16] as multiply_add leaves them.
+  /// Takes sums [16, 16] as multiply_add leaves them.
   template <typename T>
   __device__ static Left of(const float (&sums)[2][4]) {
     return {{pack_pair<T>(sums[0][0], sums[0][1]), pack_pair<T>(sums[0][2], sums[0][3]),

@@ -22,7 +22,7 @@ struct Splits {
   AxisPart tensor = {}, sequence = {}, expert = {};
   SequenceExchange exchange = SequenceExchange::gather;
   bool operator==(const Splits&) const = default;
-  /// Of the experts of a layer, which are spread over expert and tensor ranks, in the order of
+  /// Part of the experts of a layer, which are spread over expert and tensor ranks, in the order of
   /// Mesh::group.
   [[nodiscard]] AxisPart experts() const {
     return {.index = expert.index * tensor.count + tensor.index,

@@ -13,7 +13,7 @@ struct BackgroundQueue::State {
 
   void loop(std::function<void()> first) {
     first();
-    first = nullptr;  // whoever waits for it may be the last owner of what it used
+    first = nullptr;  // a waiting thread may be the last owner of what it used
     std::unique_lock lock(mutex);
     busy = false;
     changed.notify_all();

@@ -37,13 +37,13 @@ struct StepMetrics {
   std::int64_t memory_bytes = 0;            ///< allocated at the peak
   std::int64_t memory_allocated_bytes = 0;  ///< between two steps
   std::int64_t memory_reserved_bytes = 0;   ///< held from the driver
-  // Of rank 0, in seconds, where the step was timed; else nan.
+  // Times of rank 0, in seconds, where the step was timed; else nan.
   double forward_s = kUnknown;
   double backward_s = kUnknown;
   double optimizer_s = kUnknown;     ///< gradient norm and update
   double data_wait_s = kUnknown;     ///< of the host, for samples
   double exposed_comm_s = kUnknown;  ///< that the compute lane waited for
-  // Of the GPUs of the first host, where they were looked at since the step before; else nan.
+  // GPUs of the first host, where they were looked at since the step before; else nan.
   double gpu_util = kUnknown;    ///< mean share of the time in which some kernel ran, 0 to 1
   double gpu_temp_c = kUnknown;  ///< of the hottest
   double loss_scale = 1;
@@ -155,8 +155,8 @@ class MetricsWriter {
 
   /// Waits until all is written, up to five seconds in all; false when it is not.
   bool flush();
-  /// Of what has been tried or dropped so far, by sink in the order of their first problems, then
-  /// of what waits for a sink that takes nothing; flush() first to know all.
+  /// What was tried or dropped so far, by sink in the order of their first problems, then
+  /// what waits for a sink that takes nothing; flush() first to know all.
   [[nodiscard]] std::vector<MissingMetrics> missing() const;
 
  private:

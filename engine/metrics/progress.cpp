@@ -74,7 +74,7 @@ class ReportPipe final : public Progress {
     while (!rest.empty()) {
       const auto written = ::write(fd_, rest.data(), rest.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;  // nobody reads any more; training goes on
+      if (written <= 0) return;  // the reader is gone; training goes on
       rest.remove_prefix(static_cast<std::size_t>(written));
     }
   }

@@ -79,7 +79,7 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
   return {loss(normalize(input), batch, context)};
 }
 
-/// Of each chunk of the loss: its rows, what the ranks tell of each, and the gradient's sum.
+/// Each chunk of the loss exchanges its rows, what the ranks tell of each, and the gradient's sum.
 void LanguageHead::add_loss_exchanges(BlockCost& cost, std::int64_t own_rows,
                                       int compute_bytes) const {
   const int ranks = shape_.tensor.count;

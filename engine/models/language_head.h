@@ -56,7 +56,7 @@ class LanguageHead final : public Block {
   /// The final norm's output for {x, delta}.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
   void choose_next(const Tensors& input, const BlockContext& context);
-  /// Of the rows of this rank, or of all.
+  /// The loss of this rank's rows, or of all.
   [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
                                 const BlockContext& context);
   [[nodiscard]] Bytes logit_bytes(std::int64_t own_rows, int compute_bytes,

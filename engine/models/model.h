@@ -31,7 +31,7 @@ struct Model {
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
   Bytes bucket = 0;    ///< neighbouring blocks share groups up to this size of fp32 gradients
   bool drops = false;  ///< a block drops elements while it trains
-  /// Of a sample, as the layers of this rank see it: patches and class token of an image.
+  /// Length of a sample, as the layers of this rank see it: patches and class token of an image.
   int tokens = 0;
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }

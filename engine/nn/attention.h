@@ -76,7 +76,7 @@ class SelfAttention {
   std::int64_t kv_width_ = 0;     ///< of all key heads
   std::int64_t shared_head_ = 0;  ///< the one that this rank uses
   Linear output_;
-  /// Of each query and key head (Qwen3), or none.
+  /// A norm for each query and key head (Qwen3), or none.
   struct HeadNorms {
     Parameter query, key;
     double eps = 0;

@@ -35,10 +35,10 @@ struct Batch {
   at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
   ops::SecondLabels second = {};  ///< of images that are mixed with others
   ops::Sequences sequences = {};  ///< of text: where sequences begin
-  /// Of text whose samples are spread over the sequence axis, in s parts each: the rows that are
+  /// Text whose samples are spread over the sequence axis, in s parts each: the rows that are
   /// here; then tokens, labels and weights are of B * T / s rows, `sequences` of all.
   ops::OwnRows own = {};
-  /// Of text: [B] int32, tokens of each sample without those that fill it up at its end; of a
+  /// Text's [B] int32: tokens of each sample without those that fill it up at its end; of a
   /// filler 0. Undefined: all are tokens.
   at::Tensor lengths = {};
   /// [] int32: samples that are no fillers; these stand last and must not enter any statistic.
@@ -89,7 +89,7 @@ struct BlockContext {
   at::Tensor next_tokens = {};
   /// Outputs of activation functions are saved, and so on (ProgramOptions::keep_hidden).
   bool keep_hidden = false;
-  /// Of the axes that exchanges of the model's blocks name; calls run on the current stream.
+  /// Peers on the axes that exchanges of the model's blocks name; calls run on the current stream.
   Peers peers = {};
 };
 

@@ -15,7 +15,7 @@ namespace dstrain {
 /// Adds up what the layers of a block of images cost, called in the order in which they run.
 ///
 /// Each tensor is counted once: a layer counts what it keeps of its input, unless that is the
-/// block's input or somebody else keeps it. Kernels are those of a GPU (engine/kernels/README.md):
+/// block's input or another layer keeps it. Kernels are those of a GPU (engine/kernels/README.md):
 /// products, and passes for statistics, for normalisation with activation, and for gradients.
 class ImageCosts {
  public:
@@ -55,13 +55,13 @@ class ImageCosts {
 
   /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
   void hold(Bytes forward, Bytes backward);
-  /// Of a block that hands on an image.
+  /// Cost of a block that hands on an image.
   [[nodiscard]] BlockCost finish(const ImageShape& output);
-  /// Of one that hands on `boundary`.
+  /// Cost of one that hands on `boundary`.
   [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
 
  private:
-  /// Of the windows of the image, where a GPU convolves by them in memory.
+  /// Size of the windows of the image, where a GPU convolves by them in memory.
   [[nodiscard]] Bytes columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const;
 
   int compute_bytes_;

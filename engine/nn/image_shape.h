@@ -7,7 +7,7 @@
 
 namespace dstrain {
 
-/// Of an image tensor, which is dense [B, H, W, C]: PyTorch's channels-last layout.
+/// Shape of an image tensor, which is dense [B, H, W, C]: PyTorch's channels-last layout.
 struct ImageShape {
   std::int64_t samples = 0;
   std::int64_t height = 0, width = 0;

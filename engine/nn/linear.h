@@ -84,15 +84,15 @@ class Linear {
   [[nodiscard]] bool has_adapters() const { return !adapters_.empty(); }
 
   void add_parameters(std::vector<Parameter*>& list);
-  /// For `rows` rows of x, which is kept for backward where a gradient needs it, unless somebody
-  /// else keeps it.
+  /// For `rows` rows of x, which is kept for backward where a gradient needs it, unless another
+  /// layer keeps it.
   [[nodiscard]] LayerCost cost(std::int64_t rows, int compute_bytes,
                                bool input_is_kept = false) const;
   /// Forward, for `rows` rows of x.
   [[nodiscard]] Flops flops(std::int64_t rows) const;
   /// Kept for backward, for `rows` rows of x: x, where a gradient needs it, and what adapters keep.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
-  /// The same without x, which somebody else keeps.
+  /// The same without x, which another layer keeps.
   [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
 
  private:

@@ -23,10 +23,10 @@ struct LowRankOptions {
 /// are trained. Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
 class LowRank {
  public:
-  /// Of a matrix of which this rank has the box `matrix` and whose outputs begin at `first_output`
+  /// For a matrix of which this rank has the box `matrix` and whose outputs begin at `first_output`
   /// of y. Files name the tensors PREFIX.lora_A.weight [rank, columns], which starts as a linear
   /// layer's weight does in PyTorch, and PREFIX.lora_B.weight [rows, rank], which starts at zero.
-  /// Of a cut matrix's rows b has the same, of its columns a.
+  /// A cut matrix's rows cut b in the same way, its columns a.
   LowRank(const std::string& prefix, const Piece& matrix, std::int64_t first_output,
           const LowRankOptions& options);
 

@@ -236,7 +236,7 @@ std::vector<LayerCost> Moe::layers(std::int64_t all_rows, int compute_bytes) con
   bool kept = false;  // x, by one layer for all
   const auto add = [&](const Linear& linear) {
     layers.push_back(linear.cost(rows, compute_bytes, kept));
-    // Whoever keeps x from one part of backward to the other does it for all.
+    // The first layer that keeps x from one part of backward to the other does it for all.
     if (kept && layers.back().held_bytes > 0) layers.back().held_bytes -= stream;
     kept = kept || layers.back().saved_bytes > 0;
   };

@@ -68,7 +68,7 @@ class Moe {
                 at::ScalarType gradients) const;
 
   void add_parameters(std::vector<Parameter*>& list);
-  /// Of the shared expert.
+  /// Adds those of the shared expert.
   void add_linears(std::vector<Linear*>& list);
   /// For all M rows of x.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t all_rows, int compute_bytes) const;
@@ -88,28 +88,28 @@ class Moe {
   [[nodiscard]] at::Tensor run_own_experts(at::Tensor rows, const ExchangedRows& there,
                                            const std::vector<std::int64_t>& of_expert,
                                            const at::Tensor& received_there, Communicator& peers);
-  /// Of the experts' products with `rows` rows m of x.
+  /// Cost of the experts' products with `rows` rows m of x.
   [[nodiscard]] LayerCost experts_cost(std::int64_t rows, int compute_bytes) const;
   /// Rows of this rank's experts that memory is planned for, of `rows` rows of x on each rank.
   [[nodiscard]] std::int64_t planned_rows(std::int64_t rows) const;
   [[nodiscard]] std::int64_t own_experts() const { return shape_.router.experts / ranks(); }
   [[nodiscard]] int ranks() const { return shape_.splits.experts().count; }
-  /// Of M rows.
+  /// This rank's part of M rows.
   [[nodiscard]] std::int64_t own_rows(std::int64_t rows) const {
     return rows / shape_.splits.tensor.count;
   }
-  /// Of `rows` rows M.
+  /// Samples in `rows` rows M.
   [[nodiscard]] std::int64_t samples_of(std::int64_t rows) const { return rows / losses_.tokens; }
-  /// Of the ranks that share the experts.
+  /// The axis of the ranks that share the experts.
   [[nodiscard]] CommAxis expert_ranks() const;
-  /// Of the ranks that have parts of a sample.
+  /// The axis of the ranks that have parts of a sample.
   [[nodiscard]] CommAxis sample_ranks() const;
 
   std::string name_;
   MoeShape shape_;
   MoeLosses losses_;
   Linear router_;
-  // Of this rank's experts, one after the other.
+  // Matrices of this rank's experts, one after the other.
   Parameter gate_up_;  ///< [E * 2I, D]: gate, then up
   Parameter down_;     ///< [E * D, I]
   std::optional<GatedMlp> shared_;

@@ -41,7 +41,7 @@ class SqueezeExcite {
     reduce_.add_parameters(list);
     expand_.add_parameters(list);
   }
-  /// Of the gates and of `project` behind them. `expanded` and `input`: what the depthwise
+  /// Costs of the gates and of `project` behind them. `expanded` and `input`: what the depthwise
   /// convolution reads and gives.
   ImageShape add_costs(ImageCosts& costs, const ImageShape& expanded, const ImageShape& input,
                        const Conv& project) const;

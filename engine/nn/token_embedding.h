@@ -40,7 +40,7 @@ class TokenEmbedding {
     count(table_, cost);
     return cost;
   }
-  /// Of a cut table; `bytes` of the rows of all ranks.
+  /// Exchanges of a cut table; `bytes` of the rows of all ranks.
   void add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const;
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&table_); }
 

@@ -27,7 +27,7 @@ struct Needs {
 class BufferNeeds {
  public:
   BufferNeeds(const Program& program, int run_length, const Layout& layout, const ModelCost& cost);
-  /// Of action `i`.
+  /// Needs of action `i`.
   [[nodiscard]] Needs of(int i) const;
 
  private:

@@ -75,7 +75,7 @@ struct Exchange {
   Bytes bytes = 0;  ///< as in Comm
   int width = 4;    ///< as in Comm
   ExchangePass pass = ExchangePass::forward;
-  /// Of products that run while it travels, between GPUs of one host (ops::linear_of_gathered).
+  /// Work of products that run beside it, between GPUs of one host (ops::linear_of_gathered).
   double beside_flops = 0;
 };
 

@@ -23,7 +23,7 @@ struct GroupCost {
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
   bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
   Cut cut = Cut::none;    ///< of all its weights
-  /// Of the first tensors, which a rule of whole matrices updates: how many, and the shapes of
+  /// The first tensors, which a rule of whole matrices updates: how many, and the shapes of
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;
   std::vector<MatrixShape> matrices = {};
@@ -99,7 +99,7 @@ struct BlockCost {
   /// ProgramOptions::keep_hidden has them saved.
   Bytes hidden_bytes = 0;
   Bytes hidden_workspace = 0;  ///< added to backward_workspace then; below 0: taken off
-  // Of a backward in two parts.
+  // A backward in two parts.
   Flops weight_flops = 0;  ///< gradients of the matrices, a part of backward
   Bytes held_bytes = 0;    ///< kept from the first part to the second; 0: it stays whole
   std::vector<BoundaryTensor> boundary = {};  ///< what it hands on, which is kept as the next input

@@ -19,12 +19,12 @@ struct SimulatedRun {
   std::vector<double> start_s, end_s;  ///< by action, since the run before has left that lane
 };
 
-/// Of an action on a rank of the line.
+/// Demand of an action on a rank of the line.
 using DemandOf = std::function<Demand(std::size_t rank, const Action&)>;
 
 /// Plays runs of the programs of a line event by event: whenever an action starts or ends, those
 /// that run then on its rank share the resources anew. Transfers begin when both ends have come to
-/// them, collectives of all ranks when all have; a program alone waits for nobody.
+/// them, collectives of all ranks when all have; a program alone waits for no rank.
 /// `product_share` as in share_resources.
 [[nodiscard]] std::vector<SimulatedRun> simulate_runs(std::span<const Program> line,
                                               const DemandOf& demand_of, double product_share);

@@ -17,7 +17,7 @@ struct BlockTime {
 struct FlopsRow {
   std::string name;  ///< "layer.0 .. layer.31"
   int blocks = 1;
-  // Of one block.
+  // Figures of one block.
   std::int64_t parameters = 0;  ///< a group that several blocks read counts in the first
   std::int64_t trained = 0;     ///< of those
   Flops macs = 0;               ///< multiply-adds of forward
@@ -26,7 +26,7 @@ struct FlopsRow {
   double share = 0;             ///< of all blocks' forward, these together, 0 to 1
   Bytes saved = 0;              ///< kept from forward to backward, with what it hands on
   BlockTime time = {};          ///< mean of these blocks; 0: not measured
-  /// Of one block, in their order, the last of them what the block hands on. They add up to the
+  /// Layers of one block in order, the last of them what the block hands on. They add up to the
   /// row; empty where the block does not tell its layers apart.
   std::vector<FlopsRow> layers = {};
 };

@@ -39,7 +39,7 @@ struct GroupLayout {
   Place state_place = Place::device;  ///< of master weights and moments
   UpdateMethod update_method = UpdateMethod::device;
   std::int64_t matrix_elements = 0;  ///< at the front, updated as whole matrices
-  /// Of their update, on the rank that does the largest part. Workspace: the directions of all, and
+  /// Their update, on the rank that does the largest part. Workspace: the directions of all, and
   /// of one matrix two states of the iteration and two Gram matrices, or the result and its fp32
   /// copy.
   Flops matrix_flops = 0;
@@ -123,7 +123,7 @@ struct Layout {
   [[nodiscard]] bool gathered_into_slot(int group) const;
   /// The whole gradient of `group` lives in a slot until it is reduced.
   [[nodiscard]] bool reduced_from_slot(int group) const;
-  /// Of the buffer in which the group's whole gradient collects, with GroupLayout::fp32_sums.
+  /// Size of the buffer in which the group's whole gradient collects, with GroupLayout::fp32_sums.
   [[nodiscard]] std::int64_t whole_gradient_elements(int group) const;
   /// The gradient of `group` is summed over ranks.
   [[nodiscard]] bool reduced(int group) const;
@@ -140,7 +140,7 @@ struct Layout {
   [[nodiscard]] std::int64_t own_elements(int group) const;
   /// Offloaded states are updated in parts of `chunk` elements, the last one smaller; others in 1.
   [[nodiscard]] int parts(int group) const;
-  /// Of the elements whose states the rank holds.
+  /// Part of the elements whose states the rank holds.
   [[nodiscard]] Range part(int group, int index) const;
   /// Payload of the group's gather and of its reduction: the full buffer on the wire.
   [[nodiscard]] Bytes gather_bytes(int group) const;

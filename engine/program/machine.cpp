@@ -16,7 +16,7 @@ Machine h200() {
       // 2026-11-22 to -26, which they meet within 9 % (8192^3 in a burst: 790e12).
       .flops_per_s = 670e12,
       .fp8_flops_per_s = 1250e12,
-      // Of long sequences, backward counted as twice forward: causal attention of 4,096 tokens
+      // Long sequences, backward counted as twice forward: causal attention of 4,096 tokens
       // reaches 362e12, of 1,024 tokens 220e12, for which kAttentionTraffic stands.
       .attention_flops_per_s = 400e12,
       // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes

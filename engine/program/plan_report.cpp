@@ -209,7 +209,7 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
   return forms;
 }
 
-/// Of each coordinate of a pipeline; nothing where there is one.
+/// A stage for each coordinate of a pipeline; nothing where there is one.
 std::vector<PlanReport::Stage> stages_of(const std::vector<Simulation>& ranks, const Layout& layout,
                                          const ModelCost& cost) {
   if (ranks.size() == 1) return {};

@@ -42,7 +42,7 @@ struct PlanReport {
 /// `host_base` and `host_checkpoint`.
 void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
                      const Machine& machine, int coordinate);
-/// Of the whole model: a rank has a part of what is cut.
+/// Parameters of the whole model: a rank has a part of what is cut.
 struct ParameterCount {
   std::int64_t all = 0, trained = 0;
 };

@@ -25,7 +25,7 @@ enum class ActionKind {
   norm,        ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
   update,      ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
                ///< whole ones (Muon) are gathered in it
-  // Of what rests in host memory or in a file.
+  // Moves of what rests in host memory or in a file.
   fetch_parameters,  ///< the rank's part of a group's parameters into its gathered slot
   fetch_states,      ///< part of a group: states into a slot, or new parameters to the device
   evict_states,      ///< part of a group: states from a slot, or the gradient from the device

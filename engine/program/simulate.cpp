@@ -74,7 +74,7 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
 /// Two slots of it are a part of the device's memory.
 constexpr Bytes kLargestPiece = Bytes{128} << 20;
 
-/// Of what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
+/// For what data ranks exchange. An all-reduce is made in parts, one for each rank, and one in
 /// several pieces is too slow on more than two: each of its kernels waits for a product to end, so
 /// a layer of Qwen2.5-3B took 4.2 ms where its backward takes 2.5, and 1.8 by NCCL (four H200,
 /// recipes/benchmarks/machine.tsv). Layout::splits_sum leaves few of them.
@@ -174,7 +174,7 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
   demand.use(Resource::sm, demand.busy_s - demand.seconds_of(Resource::sm));
 }
 
-/// Of the action's exchanges, what is hidden beside its products.
+/// Part of the action's exchanges that is hidden beside its products.
 double Simulator::hidden_s(const Action& action) const {
   double sum = 0;
   for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
@@ -366,7 +366,7 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
 }
 
-/// Of copies.
+/// Time of copies.
 double Simulator::host_memory_s(double bytes) const {
   return seconds(bytes, host_memory_rate(layout_, machine_, machine_.host_memory_bytes_per_s));
 }
@@ -455,7 +455,7 @@ Simulation Simulator::report(SimulatedRun playback) {
   return std::move(result_);
 }
 
-/// Of one action outside of `program`, with its collectives.
+/// Demand of one action outside of `program`, with its collectives.
 Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
                     const Machine& machine, const Program& program = {}) {
   action.comm = collectives_of(action, program, layout, cost);

@@ -28,7 +28,7 @@ struct Machine {
   double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
-  /// Of the processors, which a collective takes from products beside it; 0: not measured.
+  /// Part of the processors that a collective takes from products beside it; 0: not measured.
   double collective_compute_share = 0;
   int ranks_per_node = 8;
   /// Tensor ranks of a node exchange rows by copies beside products (engine/comm/peer_copies.h).
@@ -49,7 +49,7 @@ struct Machine {
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine h100();
 [[nodiscard]] Machine cpu();
-/// The one of these whose rates stand for a device that nobody measured, by the name the driver
+/// The one of these whose rates stand for a device without measurements, by the name the driver
 /// gives it ("CPU" without a GPU).
 [[nodiscard]] Machine built_in_machine(const std::string& device);
 [[nodiscard]] std::vector<std::string> built_in_machines();
@@ -117,7 +117,7 @@ struct Simulation {
 [[nodiscard]] Bytes fixed_memory(const Program& program, const Layout& layout,
                                  const ModelCost& cost, const Machine& machine);
 
-/// Of the host's memory, what a rank that could use `alone` has beside the other ranks of its host.
+/// The host memory's rate for a rank that could use `alone`, beside the other ranks of its host.
 [[nodiscard]] double host_memory_rate(const Layout& layout, const Machine& machine, double alone);
 
 /// Bytes of a whole tensor that ranks of a host exchange by copies on the channel in one piece
@@ -152,7 +152,7 @@ struct Simulation {
 [[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
                                    const ModelCost& cost, const Machine& machine,
                                    bool two_at_once = false);
-/// Of one alone, the collectives inside the block.
+/// Time of the collectives inside the block, each alone.
 [[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
                                       const ModelCost& cost, const Machine& machine);
 /// How long the gather, reduction or update of a whole group takes alone.

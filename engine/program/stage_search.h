@@ -12,7 +12,7 @@ struct StageCosts {
   double transfer = 0;            ///< from a rank to another one
   std::vector<double> limits;     ///< memory of each rank; empty: none
 };
-/// Of the chunks that the blocks are cut into.
+/// Cost of the chunks that the blocks are cut into.
 [[nodiscard]] LineCost line_cost(const Stages& stages, const StageCosts& costs);
 
 /// A pipeline's cut and the order of its visits.

@@ -131,7 +131,7 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
   return line;
 }
 
-/// Of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
+/// Memory of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
 constexpr Bytes kJpegLane = Bytes{48} << 20;
 
 }  // namespace

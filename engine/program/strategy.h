@@ -37,7 +37,7 @@ struct Strategy {
   Program training;           ///< that of this rank
   Program evaluation;         ///< one micro-batch
   Program gathering;          ///< before the first evaluation after an update
-  /// Of these programs on all coordinates of the pipeline, the same on every rank.
+  /// Hash of these programs on all coordinates of the pipeline, the same on every rank.
   std::uint64_t hash = 0;
 };
 
@@ -54,14 +54,14 @@ struct Strategy {
 /// optimizer.
 [[nodiscard]] StateWidths state_widths(const Recipe& recipe);
 
-/// Of the recipe's optimizer.
+/// The rule of the recipe's optimizer for matrices.
 [[nodiscard]] MatrixRule matrix_rule(const Recipe& recipe);
 
 /// What the recipe asks of ZeRO++. Error{usage} where `parallel.zero.second_shard` does not divide
 /// the shard axis.
 [[nodiscard]] Wires wires_of(const Recipe& recipe, int shard_degree);
 
-/// Of the layout: ranks of a node that copy into each other's memory, 1 where none may.
+/// The layout's peer ranks: those of a node that copy into each other's memory, 1 where none may.
 [[nodiscard]] int peer_ranks(const Recipe& recipe, const Machine& machine);
 
 /// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is

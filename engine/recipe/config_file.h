@@ -20,7 +20,7 @@ using Problems = std::vector<std::string>;
 /// Throws Error of `kind` with one problem a line, if there are any.
 void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint);
 
-/// "model.patch_size": the keys that the recipe sets and the family has not.
+/// "model.patch_size": the keys that the recipe sets and the family lacks.
 [[nodiscard]] std::vector<std::string> foreign_keys(const ModelConfig& recipe,
                                                     const ModelFamily& family);
 /// A problem with each.
@@ -53,7 +53,7 @@ class ConfigFile {
   explicit ConfigFile(std::filesystem::path path);
   /// An object out of the file `path`.
   [[nodiscard]] static ConfigFile of_object(std::filesystem::path path, nlohmann::json json);
-  /// Of the folder `weights`. Error{data} when there is none or it is for another `model_type`.
+  /// That of the folder `weights`. Error{data} when it is missing or for another `model_type`.
   ConfigFile(const std::filesystem::path& weights, const std::string& model_type);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

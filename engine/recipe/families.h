@@ -43,7 +43,7 @@ struct ModelSize {
   bool optional = false;  ///< follows from the other sizes where it is not given
 };
 
-/// Of batch norms.
+/// Constants of batch norms.
 struct NormConstants {
   double eps = 1e-5;
   double momentum = 0.1;  ///< share of the new statistics
@@ -90,9 +90,9 @@ struct ModelFamily {
 };
 
 [[nodiscard]] std::span<const ModelFamily> model_families();
-/// Of a name that `model.name` accepts; null for others.
+/// The family of a name that `model.name` accepts; null for others.
 [[nodiscard]] const ModelFamily* family_of(std::string_view name);
-/// Of config.json's model_type; null for others.
+/// The family of config.json's model_type; null for others.
 [[nodiscard]] const ModelFamily* family_of_type(std::string_view model_type);
 /// Null for a name that says no sizes.
 [[nodiscard]] const PublishedModel* published_model(std::string_view name);

@@ -255,7 +255,7 @@ std::string image_processor_json(const DataConfig& data, int stored_side, int im
   for (const auto& [number, filter] : kFilters) {
     if (filter == data.interpolation) resample = number;
   }
-  // Of the classes that prepare in this way, the nearest to ViT's.
+  // The class nearest to ViT's of those that prepare in this way.
   const char* type = !stretches ? "BitImageProcessor"
                      : crops    ? "DeiTImageProcessor"
                                 : "ViTImageProcessor";

@@ -79,7 +79,7 @@ enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
 
 struct ModelConfig {
-  /// Of a published model; the family where the sizes stand below or in `weights`.
+  /// A published model; the family where the sizes stand below or in `weights`.
   std::string name;
   int classes = 0;      ///< 0: what the data says
   std::string weights;  ///< folder with config.json and safetensors; empty: random weights

@@ -111,7 +111,7 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
   for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
     if (distance > std::min(limit, best_distance)) continue;
-    // Of two that are as near, the one that begins as the word does: bloom-7b1 for bloom-7b.
+    // The nearer of two as near is the one that begins as the word does: bloom-7b1 for bloom-7b.
     const auto begin =
         static_cast<std::size_t>(std::ranges::mismatch(word, candidate).in1 - word.begin());
     if (distance == best_distance && begin <= best_begin) continue;

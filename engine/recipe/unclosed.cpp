@@ -69,7 +69,7 @@ class Scanner {
     return kNone;
   }
 
-  /// Of the quote at `at_`, in its line; none without one.
+  /// End of the quote at `at_`, in its line; none without one.
   [[nodiscard]] std::size_t closing_quote() const {
     const char quote = text_[at_];
     for (std::size_t i = at_ + 1; i < end_; ++i) {

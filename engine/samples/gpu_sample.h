@@ -24,7 +24,7 @@ struct GpuSample {
   std::uint64_t throttle = 0;
 };
 
-/// Of all GPUs of this machine; empty without a driver.
+/// A sample of each GPU of this machine; empty without a driver.
 [[nodiscard]] std::vector<GpuSample> sample_gpus(const Nvml& nvml);
 
 /// Lines as `nvidia-smi --query-gpu=... --format=csv,nounits` prints them. `time_ns`:

@@ -11,7 +11,7 @@
 
 namespace dstrain {
 
-/// Of a figure over time.
+/// Range of a figure over time.
 struct SampledRange {
   double min = 0;
   double mean = 0;
@@ -61,7 +61,7 @@ class Sampler {
 
   /// So far.
   [[nodiscard]] SampleSummary summary() const;
-  /// Of the last look, once.
+  /// The last look, once.
   [[nodiscard]] std::optional<HostSample> take_newest();
 
  private:

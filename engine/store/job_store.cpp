@@ -264,7 +264,7 @@ class JobStore final : public Store {
     for (const auto& [id, call] : calls_) call->answered.notify_all();
   }
 
-  /// The answer to a call that was given up finds nobody.
+  /// The answer to a call that was given up is dropped.
   void hand_out(StoreReply reply) {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(reply.id);

@@ -8,7 +8,7 @@
 namespace dstrain {
 
 /// dstrain's own store: as make_tcp_store, for those who know the job's secret and mean this start
-/// of it. Whoever waits is told by the server, so that a key costs one message and not a question
+/// of it. The server answers those that wait, so that a key costs one message and not a question
 /// every while; the end of the server ends all calls at once with Error{again}. Keys of at most
 /// 4 KiB, values of at most 16 MiB, 1 GiB in all. `options.address` is also what the server binds
 /// when it is given no socket.

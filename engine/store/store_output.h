@@ -16,7 +16,7 @@ class StoreOutput {
   [[nodiscard]] bool send(int socket);
 
   [[nodiscard]] bool empty() const { return pieces_.empty(); }
-  /// Of the pieces that are not sent in whole.
+  /// Size of the pieces that are not sent in whole.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:

@@ -25,7 +25,7 @@ class ActionRuns {
   /// Runs on the same rank that `run` waits for: the one before it on its lane, and those that its
   /// action names. An action without work on the device stands for the one before it on its lane.
   [[nodiscard]] std::vector<std::size_t> predecessors(std::size_t run) const;
-  /// Of those, the one on another lane that ended last; nothing where there is none.
+  /// The one of them on another lane that ended last; nothing where there is none.
   [[nodiscard]] std::optional<std::size_t> last_of_other_lanes(std::size_t run) const;
   /// The run of an action in a step, or of the last one before it on its lane.
   [[nodiscard]] std::optional<std::size_t> find(std::int32_t step, int action) const;

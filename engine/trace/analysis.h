@@ -62,7 +62,7 @@ struct Launches {
   std::int64_t longer_than_kernel = 0;  ///< the call took longer than what it launched
   double mean = 0;
   std::int64_t median = 0, p95 = 0, max = 0;
-  /// Of the window: nothing was launched and not yet started, on any stream, and nothing ran.
+  /// Time of the window in which nothing was launched and not yet started, and nothing ran.
   std::int64_t host_bound = 0;
   /// Gaps between events of the compute lane's stream, or of all that compute: until the launch of
   /// the next had ended; then until an action of another lane had ended that the next one waits

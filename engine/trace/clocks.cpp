@@ -77,7 +77,7 @@ struct Found {
   std::int64_t middle = 0;
   std::int64_t half = 0;
 };
-/// Of `host` against `reference`, in closed bounds; nothing where one side is open.
+/// Interval of `host` against `reference`, in closed bounds; nothing where one side is open.
 std::optional<Found> interval(Bounds& bounds, std::size_t host, std::size_t reference, bool alone) {
   const std::int64_t most = bounds.at(host, reference);
   const std::int64_t least = bounds.at(reference, host);

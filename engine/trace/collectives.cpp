@@ -43,7 +43,7 @@ struct GroupBlame {
   std::map<int, Blame> last;  ///< by rank
 };
 
-/// Of each collective the end of the one before it of the same rank and communicator.
+/// For each collective the end of the one before it of the same rank and communicator.
 std::map<const Collective*, std::int64_t> ends_before(const std::vector<Collective>& all) {
   std::map<std::pair<int, std::uint32_t>, std::vector<const Collective*>> by_group;
   for (const Collective& one : all) by_group[{one.rank, one.group}].push_back(&one);

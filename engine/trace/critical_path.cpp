@@ -233,7 +233,7 @@ CriticalPath critical_path(const std::vector<RankEvents>& ranks,
     std::size_t next = kNone;
     for (const std::size_t other : node.before) {
       if (graph.nodes[other].start > until || seen[other]) continue;
-      // Of those that ended last the one that began first.
+      // The one that began first, of those that ended last.
       const auto key = [&](std::size_t i) {
         return std::pair(std::min(graph.nodes[i].end, until), -graph.nodes[i].start);
       };

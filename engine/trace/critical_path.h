@@ -27,7 +27,7 @@ struct CriticalPath {
   std::vector<Row> gains;  ///< by what it would be shorter, were that kind done in no time
 };
 
-/// Of the runs of all ranks; events are not looked at. `collectives`: of all ranks, numbered.
+/// Path of the runs of all ranks; events are not looked at. `collectives`: of all ranks, numbered.
 /// Length 0 where no rank has a program.
 [[nodiscard]] CriticalPath critical_path(const std::vector<RankEvents>& ranks,
                                          const std::vector<Collective>& collectives,

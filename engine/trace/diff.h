@@ -33,7 +33,7 @@ struct Diff {
   [[nodiscard]] double growth() const;
 };
 
-/// Of analyses with all rows (`top` without a bound).
+/// Takes analyses with all rows (`top` without a bound).
 [[nodiscard]] Diff diff(const Analysis& base, const Analysis& test);
 [[nodiscard]] nlohmann::ordered_json to_json(const Diff& diff);
 [[nodiscard]] std::string to_text(const Diff& diff, std::size_t top);

@@ -65,7 +65,7 @@ void number_by_order(std::vector<Collective>& all);
 [[nodiscard]] double bus_factor(std::string_view operation, int group_size);
 
 [[nodiscard]] const char* type_name(EventType type);
-/// Of durations that are not empty.
+/// Histogram of durations that are not empty.
 [[nodiscard]] Histogram histogram_of(const std::vector<std::int64_t>& durations);
 /// The value below which `share` of the sorted values lie, interpolated; 0 of none.
 [[nodiscard]] double quantile(const std::vector<double>& sorted, double share);

@@ -45,7 +45,7 @@ class OpenRegions {
     std::int32_t step = -1;
     std::uint32_t name = 0;  ///< of the innermost region that is no step
   };
-  /// Of a time that is not before the last one. What has ended once never counts again.
+  /// Takes a time that is not before the last one. What has ended once never counts again.
   Place at(std::int64_t time) {
     for (; next_ < regions_.size() && regions_[next_].start_ns <= time; ++next_)
       (regions_[next_].step < 0 ? named_ : steps_).push_back(&regions_[next_]);
@@ -76,7 +76,7 @@ std::int64_t element_bytes(std::string_view type) {
   return 1;  // Byte, Char, Bool
 }
 
-/// Of a kernel of NCCL, AMD's RCCL, MSCCL or NVSHMEM; with "void " before it where it is a template.
+/// A kernel of NCCL, AMD's RCCL, MSCCL or NVSHMEM; with "void " before it where it is a template.
 bool is_communication_name(std::string_view name) {
   constexpr std::string_view kResult = "void ";
   if (name.starts_with(kResult)) name.remove_prefix(kResult.size());

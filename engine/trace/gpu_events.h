@@ -117,8 +117,8 @@ struct RankEvents {
 
 /// Order of events of one stream.
 [[nodiscard]] bool by_time(const GpuEvent* a, const GpuEvent* b);
-/// Of the gap from `free` to the start of `event`: until its launch had ended; 0 where one launch,
-/// of a graph, ran `before`, the event before it, too.
+/// Part of the gap from `free` to the start of `event` until its launch had ended; 0 where one
+/// launch, of a graph, ran `before`, the event before it, too.
 [[nodiscard]] std::int64_t host_part(const GpuEvent& event, const GpuEvent& before,
                                      std::int64_t free);
 

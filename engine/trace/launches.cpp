@@ -100,7 +100,7 @@ std::optional<Launches> launches(const RankEvents& rank) {
   for (std::size_t i = 0; i < runs.runs().size(); ++i)
     first_of[{runs.runs()[i].stream, runs.runs()[i].start_ns}] = i;
   std::map<std::string, std::int64_t> dependencies;
-  /// Of what is left of a gap behind the launch: until another lane's action had ended.
+  /// Part of what is left of a gap behind the launch until another lane's action had ended.
   const auto dependency = [&](const GpuEvent& event, std::int64_t from) {
     const auto run = first_of.find({event.stream, event.start_ns});
     if (run == first_of.end()) return std::int64_t{0};

@@ -52,8 +52,8 @@ class HostSide {
     std::int64_t step = 0;
     int action = -1;
   };
-  /// Of the device's event that began at `start` with that correlation; nothing where it belongs to
-  /// no traced step.
+  /// Owner of the device's event that began at `start` with that correlation; nothing where that is
+  /// of no traced step.
   [[nodiscard]] std::optional<Owner> owner(std::int64_t correlation, std::int64_t start) const;
   [[nodiscard]] std::optional<std::int64_t> launched_at(std::int64_t correlation) const;
   [[nodiscard]] const std::vector<HostRun>& runs() const { return runs_; }

@@ -113,7 +113,7 @@ ZipReader::~ZipReader() {
   if (!block_.empty()) ::inflateEnd(&zlib_);
 }
 
-/// Of what is packed; 0 at its end, with a problem where the file ends before.
+/// Reads what is packed; 0 at its end, with a problem where the file ends before.
 std::size_t ZipReader::load(char* to, std::size_t size) {
   const auto wanted =
       static_cast<std::size_t>(std::min<std::uint64_t>(size, member_.packed - packed_read_));

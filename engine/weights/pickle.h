@@ -32,7 +32,7 @@ struct PickleTensor {
 
 /// A value of a pickle. Of any class or function that is not known (see Pickle) it is an `opaque`
 /// with what it was called with: nothing of a file is ever executed. Containers may hold
-/// themselves, so whoever walks down bounds the depth.
+/// themselves, so a walk down bounds the depth.
 class PickleValue {
  public:
   enum class Kind {
@@ -54,7 +54,7 @@ class PickleValue {
   std::int64_t integer = 0;  ///< also of a boolean
   double real = 0;
   std::string text;  ///< UTF-8; of bytes as they are; of an opaque "module.name"
-  /// Of a list, tuple or set; of a dict key and value by turns; of an opaque what was added to it.
+  /// Items of a list, tuple or set; of a dict key and value by turns; what was added to an opaque.
   std::vector<const PickleValue*> items;
   const PickleValue* arguments = nullptr;      ///< of an opaque, where it was called
   const PickleValue* state = nullptr;          ///< of an opaque, as __setstate__ got it

@@ -29,7 +29,7 @@ constexpr std::array kLayouts = {
     Layout{"pytorch_model.bin", "pytorch_model.bin.index.json"},
 };
 
-/// Of a folder without such files, or a file in the place of one: what would do.
+/// Advice for a folder without such files, or a file in the place of one: what would do.
 std::string folder_hint(const fs::path& path) {
   constexpr const char* kUsual =
       "model.weights needs a folder that transformers' save_pretrained wrote";

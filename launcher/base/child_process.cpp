@@ -26,7 +26,7 @@ void say(const char* text) {
 [[noreturn]] void become(char* const* argv, ChildProcess::Streams streams, pid_t parent) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died before the line above; then nobody would end this process.
+  // The parent may have died before the line above; then nothing would end this process.
   if (::getppid() != parent) ::_exit(255);
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
   sigset_t none;
@@ -70,7 +70,7 @@ void ChildProcess::swap(ChildProcess& other) noexcept {
 bool ChildProcess::ended() {
   if (pid_ <= 0) return true;
   siginfo_t info{};
-  // WNOWAIT: while it is not reaped, its process group cannot be anybody else's.
+  // WNOWAIT: while it is not reaped, its process group cannot be another's.
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
       info.si_pid == 0)
     return false;

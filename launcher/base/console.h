@@ -14,7 +14,7 @@ struct ConsoleSink {
   /// dropped; empty: `write` is used.
   std::function<void(std::string_view)> write_reserved = {};
   bool is_terminal = false;
-  /// Of the terminal, asked for at each draw: a window may become narrower.
+  /// Width of the terminal, asked for at each draw: a window may become narrower.
   std::function<int()> columns = [] { return 80; };
 };
 

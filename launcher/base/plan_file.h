@@ -10,7 +10,7 @@ struct PlanFile {
   std::int64_t allocated_bytes = 0;  ///< peak memory of a rank
   double step_s = 0;                 ///< of one training step
 };
-/// Of a run directory. A file that is missing or broken says nothing.
+/// Reads the plan of a run directory. A file that is missing or broken says nothing.
 [[nodiscard]] PlanFile read_plan(const std::filesystem::path& run);
 
 }  // namespace dstrain::launcher

@@ -52,7 +52,7 @@ RunDirectory open_named(const fs::path& output, const std::string& name, Resume:
   return run;
 }
 
-/// Of a launcher that was killed; who holds the lock has none yet.
+/// Removes those of a launcher that was killed; the one that holds the lock has none yet.
 void remove_tokens(const fs::path& run) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run, ignored)) {

@@ -49,7 +49,7 @@ std::string join_some(const std::vector<std::string>& names) {
 }  // namespace
 
 ListeningSocket listen_for_peers() {
-  // Nobody accepts: the kernel completes the connections by itself.
+  // No accept is needed: the kernel completes the connections by itself.
   for (const char* any : {"::", "0.0.0.0"}) {
     try {
       return listen_on(any, 0);
@@ -119,7 +119,7 @@ std::vector<PairFinding> explain_pairs(std::vector<UnreachedPair> pairs,
   while (!pairs.empty()) {
     std::map<int, int> num_pairs;
     for (const UnreachedPair& pair : pairs) {
-      // Of two hosts with as many, the one that does not let in what was sent.
+      // Between two hosts with as many, the one that does not let in what was sent counts more.
       num_pairs[pair.from] += 2;
       num_pairs[pair.to] += 3;
     }

@@ -105,7 +105,7 @@ Blame find_blame(const Ranks& all, bool some_silent) {
   Ranks last = select(running, is_min);
   const Ranks last_outside = select(last, [](const RankState& s) { return !s.in_collective; });
   if (last.size() < running.size()) {
-    // Of those that came least far the ones in no collective hold up those that are in one.
+    // Ranks in no collective, of those that came least far, hold up those that are in one.
     return {behind, last_outside.empty() ? last : last_outside};
   }
   if (!last_outside.empty() && last_outside.size() < last.size()) {

@@ -50,7 +50,7 @@ class StackTaker {
   [[nodiscard]] bool advance(Clock::time_point now);
   /// The best that has come so far.
   [[nodiscard]] std::string text() const;
-  /// Of the process when this began: R, S, D, T, Z, ... of /proc/PID/stat; ? when it was gone.
+  /// State of the process when this began: R, S, D, ... of /proc/PID/stat; ? when it was gone.
   [[nodiscard]] char state() const { return state_; }
 
  private:

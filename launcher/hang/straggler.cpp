@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kSteps = 20;
 constexpr std::int64_t kStepsBetweenNotes = 100;
 constexpr double kRatio = 1.5;
-/// Below these nobody gains anything from knowing: the excess of the slow rank a step, and its
+/// Below these a report is of no use: the excess of the slow rank a step, and its
 /// share of a step.
 constexpr double kMinExcess_s = 0.002;
 constexpr double kMinShare = 0.05;

@@ -31,7 +31,7 @@ void describe_local(std::vector<Host>& hosts, const Machine& machine, bool cpu_r
   for (Host& host : hosts) {
     if (host.reach != Reach::local) continue;
     host.cores = machine.cores;
-    // Nobody needs to reach this machine when it is the only one.
+    // This machine need not be reached when it is the only one.
     if (hosts.size() == 1) host.address = "127.0.0.1";
     if (host.devices.empty() || cpu_ranks) host.gpus = machine.gpus;
     if (cpu_ranks) continue;

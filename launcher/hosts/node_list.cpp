@@ -12,7 +12,7 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 255;
-/// Of a number in brackets; Slurm's own limit on a range is far below.
+/// Digits of a number in brackets; Slurm's own limit on a range is far below.
 constexpr std::size_t kMaxDigits = 9;
 
 /// "07-12": the numbers in order, each with at least `width` digits.

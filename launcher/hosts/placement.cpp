@@ -68,7 +68,7 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
 
 namespace {
 
-/// Nobody has asked hosts that are reached by ssh what they have.
+/// Hosts that are reached by ssh have not been asked what they have.
 std::string devices_of(const Host& host) {
   const std::string gpus = fmt::format("{} GPU{}", host.gpus, host.gpus == 1 ? "" : "s");
   if (host.reach == Reach::ssh)

@@ -266,8 +266,8 @@ class Agent {
     }
     redactor_ = Redactor(known);
     if (job_.cores == 0) job_.cores = probe_machine().cores;
-    // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that
-    // nobody chose.
+    // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place
+    // that was not chosen.
     if (::chdir(job_.working_directory.c_str()) != 0) {
       throw Error(ErrorKind::hosts,
                   fmt::format("{}: cannot enter {}: {}", job_.host, job_.working_directory,
@@ -284,7 +284,7 @@ class Agent {
     // Per rank two pipes, its record and its log; the rest is the agent's own.
     require_open_files(32 + 4LL * job_.num_ranks,
                        fmt::format("{}: the agent of {} ranks", job_.host, job_.num_ranks));
-    // Of an agent that was killed here, a daemonised grandchild of a rank may be left.
+    // A daemonised grandchild of a rank may be left of an agent that was killed here.
     (void)sweep_run(job_.run_directory, kKillLimit);
     ReadyAgent ready;
     if (!job_.rendezvous_address.empty()) ready.port = bind_rendezvous();
@@ -403,7 +403,7 @@ class Agent {
   void reap() {
     while (true) {
       siginfo_t info{};
-      // WNOWAIT: while the dead rank is not reaped its process group cannot be anybody else's.
+      // WNOWAIT: while the dead rank is not reaped its process group cannot be another's.
       if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
       for (AgentRank& rank : ranks_) {
         if (rank.process.pid == info.si_pid) rank_ended(rank, info);
@@ -537,7 +537,7 @@ class Agent {
   std::int64_t oom_kills_ = -1;
   std::int64_t stop_time_ns_ = 0;
   Clock::time_point heard_ = Clock::now();
-  int signal_ = 0;  ///< the first that somebody else sent to this agent
+  int signal_ = 0;  ///< the first that another process sent to this agent
   int num_running_ = 0;
   int num_dropped_ = 0;
   bool started_ = false;

@@ -10,8 +10,8 @@
 
 namespace dstrain::launcher {
 
-/// clocks.jsonl of a run: how far the clocks of its hosts are from the controller's, for whoever
-/// puts their times side by side (engine/trace/README.md). A file that cannot be written is given
+/// clocks.jsonl of a run: how far the clocks of its hosts are from the controller's, for readers
+/// that put their times side by side (engine/trace/README.md). A file that is not writable is given
 /// up with one warning; the job goes on.
 class ClockLog {
  public:

@@ -55,7 +55,7 @@ FailureKind kind_of(const RankEnd& root) {
     case EndClass::peer:
       return FailureKind::peer;
     case EndClass::exit:
-    case EndClass::stopped:  // these two are no failures, and nobody's root
+    case EndClass::stopped:  // these two are no failures, and no failure's root
     case EndClass::clean:
       return FailureKind::exit;
   }

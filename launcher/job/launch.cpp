@@ -203,7 +203,7 @@ class Job {
     }
   }
 
-  /// Of secrets in our environment and among --env.
+  /// Hides secrets in our environment and among --env.
   [[nodiscard]] Redactor redactor() const {
     std::vector<std::string> known = own_environment();
     known.insert(known.end(), options_.environment.begin(), options_.environment.end());

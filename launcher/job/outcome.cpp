@@ -108,7 +108,7 @@ Outcome conclude(const AttemptEnd& end, Console& console) {
   }
   if (end.stops.count >= 2 || (end.stops.count == 1 && !end.started))
     return interrupted(outcome, end.stops, console);
-  // Of an agent that had already run ranks they are told as a failure of its own.
+  // Faults of an agent that had already run ranks are told as a failure of its own.
   if (!end.started) throw_fault(end.nodes);
   if (!outcome.problems.empty()) {
     outcome.kind = Outcome::Kind::unreachable;

@@ -82,7 +82,7 @@ RankProcess start_rank(const RankStart& start) {
   ::fcntl(output.write.get(), F_SETPIPE_SZ, kPipeBytes);
   Pipe report;
   if (start.rank_zero) report = make_pipe();
-  // A record in memory leaves nothing behind, whoever is killed.
+  // A record in memory leaves nothing behind, whichever process is killed.
   const UniqueFd record(::memfd_create("dstrain-rank-record", MFD_CLOEXEC));
   if (!record) fail_system("make a rank record");
   rank.record = RankRecordFile::create(fmt::format("/proc/self/fd/{}", record.get()));

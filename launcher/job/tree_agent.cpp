@@ -123,7 +123,7 @@ void start_children(const TreeOrder& order, Channel& channel) {
   }
 }
 
-/// The ssh that started this process ends with it, and tells whoever waits for that ssh that all is
+/// The ssh that started this process ends with it, and tells the waiting agent that all is
 /// well; a copy of this process goes on.
 void leave_session() {
   Pipe left = make_pipe();

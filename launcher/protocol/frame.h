@@ -56,7 +56,7 @@ struct Frame {
 
 /// Length of the payload and type, before every payload.
 inline constexpr std::size_t kFrameHeader = 5;
-/// Of the frame, header included, that a stream of at least a header begins with.
+/// Size of the frame, header included, that a stream of at least a header begins with.
 [[nodiscard]] std::size_t frame_bytes(std::string_view bytes);
 
 /// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown

@@ -178,7 +178,7 @@ struct RankPace {
   }
 };
 
-/// Of the running ranks of one node.
+/// Paces of the running ranks of one node.
 struct PaceMessage {
   static constexpr FrameType kType = FrameType::pace;
   std::vector<RankPace> ranks;

@@ -160,7 +160,7 @@ def cut_matrices(stage):
 
 
 class Loss:
-    """Of the hidden states of the last stage, by parts, so that the logits of all rows never exist at once."""
+    """The loss of the last stage's hidden states, by parts, so that the logits of all rows never exist at once."""
 
     def __init__(self, stage):
         self.stage = stage

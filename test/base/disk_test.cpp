@@ -22,7 +22,7 @@ using dstrain::test::TempDir;
 
 namespace {
 
-/// Of the Error that writing `bytes` bytes gives in a process whose files may have 1,000; 0: none.
+/// Error code of writing `bytes` bytes in a process whose files may have 1,000; 0: none.
 int code_of_write(const fs::path& path, std::size_t bytes) {
   const pid_t child = ::fork();
   if (child == 0) {

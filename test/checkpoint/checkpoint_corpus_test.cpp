@@ -73,7 +73,7 @@ void require_orderly(const fs::path& checkpoint, const std::string& input) {
   FAIL("neither valid nor a problem");
 }
 
-/// Of this process's own time: other work on the machine is no fault of a reader.
+/// Measures this process's own time: other work on the machine is no fault of a reader.
 class Stopwatch {
  public:
   ~Stopwatch() { CHECK(std::clock() - begin_ < 30 * CLOCKS_PER_SEC); }

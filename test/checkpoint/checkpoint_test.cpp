@@ -24,7 +24,7 @@ using namespace dstrain::test;
 
 namespace {
 
-/// A manifest with this body and the right hash: what somebody could write who wants to do harm.
+/// A manifest with this body and the right hash: what an attacker could write.
 void write_manifest(const fs::path& checkpoint, const std::string& body) {
   FileHash hash;
   hash.update(std::as_bytes(std::span(body)));

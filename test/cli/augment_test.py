@@ -57,7 +57,7 @@ run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
     expect_success(again)
     assert "packed" not in again.stderr and str(damaged) in again.stderr, again.stderr
 
-    # Of the packed file, and of the files, of which one is damaged.
+    # Rates of the packed file, and of the files, of which one is damaged.
     for pack in ("jpeg", "pixels", "none"):
         timed = run("bench", "images", recipe, "--set", f"data.pack={pack}", "--threads", "1,2", "--seconds", 0.1, "--json",
                     "--rate", 1000, "--output", scratch / "rates")

@@ -14,7 +14,7 @@ def launch(folder, *options, environment=None):
     canary = folder / "canary"
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    for name in ("ssh", "srun", "scontrol", "getent", "touch", "id"):  # whoever is started leaves a canary
+    for name in ("ssh", "srun", "scontrol", "getent", "touch", "id"):  # each that is started leaves a canary
         (tools / name).write_text(f"#!/bin/sh\n: > {canary}\n")
         (tools / name).chmod(0o755)
     began = time.monotonic()

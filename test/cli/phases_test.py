@@ -43,7 +43,7 @@ def state(run_directory, step):
 
 
 def check_torchrun(recipe, scratch, expected):
-    """Ranks that somebody else has started."""
+    """Ranks that another launcher has started."""
     for rank in start_ranks([DSTRAIN, "engine", recipe, "--set", f"run.output={scratch / 'torchrun'}"], ranks=2, gpus=2):
         text = rank.communicate(timeout=120)[0]
         assert rank.returncode == 0, text

@@ -58,7 +58,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert "resumed at step 8" in text, text
             near(losses(again), expected)
 
-    # A rank that is killed is named, and nobody waits for it.
+    # A rank that is killed is named, and no rank waits for it.
     process = start(*arguments(scratch / "killed", 3, "parallel.pipeline=3", "run.steps=100000"))
     while not list((scratch / "killed").glob("*/checkpoints/step-*/MANIFEST.json")):
         assert process.poll() is None, process.stdout.read()

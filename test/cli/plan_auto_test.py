@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for ranks in (2, 8, 64):
         plan = rows("plan", large, "--auto", "--ranks", ranks, "--machine", "h200", "--top", 5)
         steps = [row["step_s"] for row in plan["rows"]]
-        # Of those within 1 % of the shortest, layouts of few axes come first.
+        # Layouts of few axes come first among those within 1 % of the shortest.
         axes = [sum(row[axis] > 1 for axis in ("pipeline", "tensor", "sequence", "expert")) for row in plan["rows"]]
         assert len(steps) == 5 and all(a <= b or (a <= 1.01 * min(steps) and few <= more) for a, b, few, more in zip(steps, steps[1:], axes, axes[1:])), (steps, axes)
         for row in plan["rows"] + plan["defaults"]:

@@ -102,7 +102,7 @@ def test_numbers_that_are_none(folder):
 
 
 def test_outputs_that_are_no_files(folder):
-    """A FIFO that nobody reads, in the place of every file that is written, ends at once with its name."""
+    """A FIFO without a reader, in the place of every file that is written, ends at once with its name."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
     few = [*TINY, "--set", "run.steps=3", "--set", "run.checkpoint.every=never"]

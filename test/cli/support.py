@@ -24,7 +24,7 @@ def num_gpus():
 
 
 def free_port():
-    """A TCP port of the loopback interface that nobody listens on."""
+    """A TCP port of the loopback interface without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

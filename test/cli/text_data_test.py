@@ -141,7 +141,7 @@ def squad(scratch, samples, tokenizer, v2):
             prompts = [f"Question: {q} Context: {c} Answer:" for c, q, _, _ in questions]
             responses = [" " + ("unanswerable" if a is None else a) for _, _, a, _ in questions]
             demand_tokens(f"squad {suffix} {kind} {split}", tokenizer, path, prompts, responses, end)
-            # Of those cut before their answer nothing is left to learn.
+            # Samples cut before their answer have nothing left to learn.
             used = [len(t) for t, r, _ in read_cache(path) if r < 128]
             demand_figures(f"squad {suffix} {kind} {split}", figures["train" if split == "train" else "test"], used, 128)
     print(f"squad {suffix}: {len(splits['train'])} + {len(splits['dev'])} samples equal")

@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert [line["step"] for line in rank_lines(asked, rank) if line["traced"]] == [first - 1, first, first + 1]
     assert (window / "merged_trace.json.gz").exists(), "requested windows are merged, too"
 
-    # Nobody is there to take it, or it is no run.
+    # Nothing runs there to take it, or it is no run.
     late = run("trace", "request", asked, "--wait", 1)
     assert late.returncode == 64 and "withdrawn" in late.stderr and not (asked / "trace_request.json").exists(), late.stderr
     # Ctrl-C takes it back.

@@ -134,7 +134,7 @@ def test_a_killed_controller_leaves_nothing(bench):
 
 
 def test_lost_hosts(bench):
-    """Promise 7, and promise 5 for a host that hears nothing: cable cut, black hole, loss of power."""
+    """Promise 7, and promise 5 for a host that gets nothing: cable cut, black hole, loss of power."""
     cut, dropped, crashed, orphan = SPARE
     go_on = bench.hosts.directory / "go-on"
     script = ["daemon", "ignore-term", "print", "ready", "on", "0", "in", "0", "sleep", "60000", "on", "1", "sleep", "60000",

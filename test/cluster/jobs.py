@@ -178,7 +178,7 @@ class Job:
         seconds = self.bench.hosts.wait_gone(self.entry(), limit)
         left = [path.name for path in pathlib.Path("/dev/shm").iterdir() if "dstrain" in path.name]
         assert not left, f"in /dev/shm: {left}"
-        # After kill -9 of the launcher nobody is left to take its token away.
+        # After kill -9 of the launcher its token is left.
         if self.process.poll() != -signal.SIGKILL:
             assert not list(self.run.glob(".job-*")), f"{self.name}: {list(self.run.glob('.job-*'))}"
         return seconds

@@ -22,7 +22,7 @@ def test_a_stopped_terminal_stalls_nobody(bench):
     os.close(writing)
     logs = [job.run / "ranks" / f"rank{rank:04d}.log" for rank in range(8)]
     written = eventually(lambda: all("done" in job.log(rank)[-10:] for rank in range(8)), 25, lambda: [log.stat() for log in logs])
-    time.sleep(max(0, 5 - written))  # all this while nobody reads
+    time.sleep(max(0, 5 - written))  # nothing reads all this while
     shown = b""
     while block := os.read(reading, 1 << 16):
         shown += block

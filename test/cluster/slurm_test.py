@@ -190,7 +190,7 @@ def test_losses(cluster):
     srun = next(int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit() and has_words(p, "--job-name=dstrain-agent"))
     os.kill(srun, signal.SIGKILL)
     text, _ = job.communicate(timeout=20)
-    # Slurm then kills agents and ranks together; whichever the controller hears of first is the cause.
+    # Slurm then kills agents and ranks together; whichever the controller learns of first is the cause.
     assert job.returncode in (75, 128 + signal.SIGKILL), text
     cluster.gone(output)
 

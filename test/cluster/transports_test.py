@@ -128,7 +128,7 @@ def test_plain_ranks(cluster):
 
 
 def test_ranks_that_never_come(cluster):
-    """Promise 12 for plain ranks: one that dies before the exchange holds up nobody for more than 30 s, and is named."""
+    """Promise 12 for plain ranks: one that dies before the exchange delays the others by at most 30 s, and is named."""
     early = cluster.folder("early.sh")
     early.write_text('#!/bin/sh\nrank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}\n'
                      'for gone in $GONE; do [ $rank = $gone ] && exit 0; done\nexec "$@"\n')

@@ -52,7 +52,7 @@ def test_tree():
         assert sources == {host: [parents.get(host, "h254")] for host in hosts.names}, "one login each"
         assert not ssh_processes(hosts)
 
-        # An agent that is killed takes nobody along, its host's crash neither.
+        # An agent that is killed ends no other, nor does its host's crash.
         staying = subprocess.Popen([PROBE, "launch", "--config", hosts.ssh_config, "--program", hosts.directory / "probe", *TREE,
                                     "--stay", "6", "--", *hosts.names], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         lines = [json.loads(staying.stdout.readline()) for _ in hosts.names]

@@ -40,7 +40,7 @@ std::string bytes_of(const std::vector<std::int64_t>& tokens);
 /// tokenizer.json of the 256 bytes and these special tokens, ids from 256.
 std::string byte_tokenizer(const std::vector<std::string>& special);
 
-/// Keeps what it hears.
+/// Keeps what it is given.
 struct Heard final : ProgressSink {
   void note(const std::string& text) override { notes.push_back(text); }
   void progress(double share, const std::string& text) override {

@@ -28,7 +28,7 @@ std::string encode_transparent_png(const RgbImage& image);
 
 std::string encode_webp(const RgbImage& image, bool lossless = true);
 
-/// Of 16 bits a channel; the lower byte repeats the upper one.
+/// A picture of 16 bits a channel; the lower byte repeats the upper one.
 std::string encode_deep_png(const RgbImage& image);
 
 /// The first half of a file, which is cut off there.

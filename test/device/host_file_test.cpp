@@ -69,7 +69,7 @@ TEST_CASE("what is written to a host file is read from it, at any offset and add
       auto bytes = static_cast<Bytes>(random() % static_cast<std::uint64_t>(size - offset + 1));
       if (i % 3 == 0) bytes = std::min<Bytes>(bytes, static_cast<Bytes>(random() % 10'000));
       if (i % 4 == 0) offset -= offset % HostFile::kAlignment;
-      // Of an address that is aligned and one that is not.
+      // Both an address that is aligned and one that is not.
       const auto data = random_bytes(to_index(bytes) + 1, static_cast<unsigned>(i));
       const auto from = std::span(data).subspan(i % 2, to_index(bytes));
       file.write(offset, from);
@@ -149,7 +149,7 @@ TEST_CASE("a directory that can hold no file is refused by name with a cure", "[
   test::spit(dir / "file", "x");
   REQUIRE(std::string(refusal(dir / "file").what()).ends_with("file is not a directory"));
   REQUIRE(refusal(dir / "file" / "below").kind() == ErrorKind::usage);
-  REQUIRE(refusal("/proc").kind() == ErrorKind::usage);  // takes no files from anybody
+  REQUIRE(refusal("/proc").kind() == ErrorKind::usage);  // takes no files
   REQUIRE_FALSE(refusal("/proc").hint().empty());
   if (::geteuid() != 0) {
     fs::permissions(dir.path(), fs::perms::owner_read | fs::perms::owner_exec);

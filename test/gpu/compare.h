@@ -36,7 +36,7 @@ inline at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
   return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
 }
 
-/// Of the norms; `expected` is in double on the host.
+/// Error of the norms; `expected` is in double on the host.
 inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual.cpu().to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }

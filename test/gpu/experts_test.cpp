@@ -56,7 +56,7 @@ TEST_CASE("GPU: the router equals its reference", "[gpu][kernels][experts]") {
   // The rows of a rank may begin in the middle of a sample, and miss some samples.
   const std::int64_t first_row = GENERATE(0, 1) * (tokens + tokens / 2), here = rows - first_row;
   const at::Tensor sums = at::zeros({2, samples, experts});
-  // Of a part of each sample, whose tokens are every second one of 2 * tokens, any may be padding.
+  // A part of each sample has every second one of 2 * tokens, and any of them may be padding.
   const bool part = GENERATE(false, true);
   const std::int64_t whole = part ? 2 * tokens : tokens;
   const at::Tensor lengths = at::tensor(

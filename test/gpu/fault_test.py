@@ -21,7 +21,7 @@ CHECKPOINT_EVERY = 100
 
 
 GPUS = min(4, support.num_gpus())
-# Of all processes of a killed job. The driver frees GPUs of a process in 0.3 to 0.4 s, one process after the other.
+# Limit for all processes of a killed job. The driver frees GPUs of a process in 0.3 to 0.4 s, one process after the other.
 END_LIMIT = 1 + 0.4 * GPUS
 
 

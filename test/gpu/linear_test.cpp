@@ -398,7 +398,7 @@ TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu
   const double dropout = GENERATE(0.0, 0.25);
   CAPTURE(c10::toString(type), fp8, frozen, dropout);
   if (fp8 && type == at::kFloat) return;
-  // Of 8 bits, an element that the two round to different codes moves a sum by up to a sixteenth of
+  // An element of 8 bits that the two round to different codes moves a sum by up to a sixteenth of
   // the largest; with dropout the elements that are left are larger by a third.
   same_on_both(type, fp8 ? 1 << 20 : 8192, [&](Maker& make) -> Tensors {
     const std::int64_t rows = 208, wide = 160, width = 96, rank = 8;

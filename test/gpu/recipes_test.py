@@ -20,7 +20,7 @@ FRESH = ["model.weights="]
 # Name: recipe, what is set beyond it. The recipe of four dimensions needs eight ranks with its pipeline.
 CASES = {"1d": ("1d", FRESH), "2d": ("2d", FRESH), "3d": ("3d", FRESH), "4d": ("4d", [*FRESH, "parallel.pipeline=1"]),
          "5d": ("5d", []), "5d, tensor": ("5d", ["parallel.pipeline=1", "parallel.tensor=2"])}
-# Of bf16: layouts add in other orders.
+# Bound for bf16: layouts add in other orders.
 NEAR = 4e-3
 
 

@@ -20,7 +20,7 @@ CODES = ["precision.gather=int8", "precision.reduce=int4"]
 FORMS = {"plain": [], "codes": CODES}
 if RANKS >= 4:  # a second shard of one rank would be a copy of all parameters
     FORMS["codes, second shard"] = [*CODES, f"parallel.zero.second_shard={RANKS // 2}"]
-# Of two ranks, only half of what each gathers comes over the link.
+# Two ranks get only half of what each gathers over the link.
 NEEDED = 2.5 if RANKS >= 4 else 2
 # A block's exchanges as a step has them: forward gathers alone, backward gathers beside reductions, each on a communicator of its own. GATHER and REDUCE: bytes
 # of a parameter that travel.

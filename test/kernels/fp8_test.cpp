@@ -195,7 +195,7 @@ TEST_CASE("codes of a weight are kept while its version stays, and made anew aft
   Parameter& weight = layer.weight;
   const auto run = [&] { return ops::linear(layer.x, weight, nullptr).detach(); };
   const at::Tensor first = run();
-  REQUIRE_FALSE(weight.fp8_copies.rows.defined());  // nobody counts versions
+  REQUIRE_FALSE(weight.fp8_copies.rows.defined());  // versions are not counted
   weight.version = 1;
   REQUIRE(run().equal(first));
   REQUIRE(weight.fp8_copies.rows.defined());

@@ -73,7 +73,7 @@ TEST_CASE("add_rms_norm's gradients are those of the formula, residual included"
 
   step();  // gradients add up
   REQUIRE(far(weight.gradient, weight64.grad() * 2, norm.dweight + norm.dweight) == "");
-  weight.gradient.fill_(1e30);  // until somebody says that the buffer holds nothing
+  weight.gradient.fill_(1e30);  // until the buffer is said to hold nothing
   weight.gradient_empty = true;
   step();
   REQUIRE(far(weight.gradient, weight64.grad(), norm.dweight) == "");

@@ -52,7 +52,7 @@ struct UpdateBits {
       const at::Tensor words = at::empty({count + 2 * offset}, wide ? at::kInt : at::kShort);
       for (std::int64_t i = 0; i < words.numel(); ++i) {
         std::uint32_t bits = delicate_bits(b, i);
-        // Of second moments, most are squares.
+        // Second moments are mostly squares.
         if (b == 3 && i % 8 != 0) bits &= 0x7fffffffu;
         if (wide) {
           words.mutable_data_ptr<std::int32_t>()[i] = std::bit_cast<std::int32_t>(bits);

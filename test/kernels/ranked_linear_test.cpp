@@ -48,7 +48,7 @@ class Strict final : public comm::Forwarding {
   bool overlaps_;
 };
 
-/// Of one rank.
+/// Weights of one rank.
 struct RankedWeights {
   Parameter inner, inner_bias, outer;
   explicit RankedWeights(int rank, bool fp8, bool trainable) {
@@ -65,7 +65,7 @@ struct RankedWeights {
 
 struct RankedForm {
   std::string name;
-  /// Of this rank's rows [m, kWidth], to this rank's rows.
+  /// Maps this rank's rows [m, kWidth] to this rank's rows.
   std::function<at::Tensor(const at::Tensor& x, RankedWeights& w, Communicator* ranks)> together,
       apart;
 };

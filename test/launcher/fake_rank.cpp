@@ -14,7 +14,7 @@
 // - collective N TEXT: enters collectives until it has entered N, with TEXT as their operation
 // - leave: leaves the last collective
 // - loop-forever: in a function of that name
-// - fifo PATH: reads a pipe, which blocks while nobody writes
+// - fifo PATH: reads a pipe, which blocks while it has no writer
 // - vfork: waits in the kernel (state D) for ever
 // - allocate MIB: memory that it writes to and keeps
 // - report TEXT: one line into the report pipe
@@ -118,7 +118,7 @@ void write_checkpoint(const std::string& step) {
   while (true) turns = turns + 1;
 }
 
-/// Blocks in open() until somebody writes.
+/// Blocks in open() until there is a writer.
 __attribute__((noinline)) void read_fifo(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char byte = 0;

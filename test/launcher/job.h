@@ -17,7 +17,7 @@ struct JobOptions {
   std::string resume = "never";
   std::vector<std::string> environment = {};  ///< NAME=VALUE, added
   bool closed_stdin = false;
-  bool console_to_pipe_unread = false;      ///< standard output is a pipe that nobody reads
+  bool console_to_pipe_unread = false;      ///< standard output is a pipe without a reader
   std::vector<std::string> arguments = {};  ///< further options of `launch`
   std::vector<std::string> command = {};    ///< of a rank, instead of fake_rank and the script
 };

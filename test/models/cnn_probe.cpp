@@ -43,7 +43,7 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-/// Of a clip, 1 where the input has single images.
+/// Frames of a clip, 1 where the input has single images.
 int frames_of(const std::string& input) {
   const std::vector<std::int64_t> shape = SafetensorsFile(input).entries().at("images").shape;
   return shape.size() == 6 ? static_cast<int>(shape[2]) : 1;

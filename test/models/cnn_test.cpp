@@ -127,7 +127,7 @@ TEST_CASE("fillers enter no statistic, no gradient and no count", "[models][cnn]
   CAPTURE(small.name);
   constexpr std::int64_t kValid = 3, kFillers = 2;
   // The bias of a norm before a convolution and its norm has no gradient but rounding.
-  // Of EfficientNet, three times as deep, it grows more.
+  // EfficientNet is three times as deep, and it grows more.
   const double rounding = small.name.starts_with("efficientnet") ? 5e-5 : 1e-5;
   const auto run = [&](bool filled) {
     Model model = model_of(small);

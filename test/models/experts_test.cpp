@@ -119,7 +119,7 @@ std::vector<Step> train(const ExpertsWork& work, AxisPart part, Communicator* pe
     steps.push_back(
         {{totals.begin(), totals.end()}, test::part_values(model, &Parameter::gradient)});
     for (Parameter* parameter : all_parameters(model)) {
-      // Experts that nobody chose get equal gradients but for rounding: their scores stay equal, or
+      // Experts that no row chose get equal gradients but for rounding: their scores stay equal, or
       // rounding would choose the next ones.
       if (!work.same_choice || !is_router(*parameter))
         parameter->value.sub_(parameter->gradient, kRate);

@@ -65,7 +65,7 @@ class Probe {
   [[nodiscard]] std::int64_t num_batches() const { return tokens_.size(0); }
   [[nodiscard]] at::Tensor last() const { return read_tensor(file_, "last").to(at::kLong); }
 
-  /// Of the first batch.
+  /// Logits of the first batch.
   at::Tensor logits() {
     const at::NoGradGuard no_gradients;
     const Tensors state = before_head(batch(0));

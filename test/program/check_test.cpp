@@ -217,7 +217,7 @@ TEST_CASE("a collective inside a block that is missing, moved or changed is repo
       }
       CHECK(broken([&](auto& comm) { comm.push_back({}); }));
     }
-    // Of each micro-batch: gather, statistics and exchange of experts in forward and recomputation,
+    // Each micro-batch has gather, statistics and exchange of experts in forward and recomputation,
     // one in backward; there is one sequence rank. Evaluation has no statistics.
     CHECK(found == (program.kind == ProgramKind::training ? 2U * (3 + 3 + 1) : 2U));
   }

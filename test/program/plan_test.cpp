@@ -83,7 +83,7 @@ TEST_CASE("auto keeps outputs of activation functions on all stages or on none",
   p.recipe.memory.recompute = Recompute::automatic;
   const Strategy without = p.strategy();
   CHECK_FALSE(without.training.keeps_hidden);
-  // Of some blocks alone, which a stage may not have.
+  // Only some blocks keep less, and a stage may have none of them.
   for (std::size_t b = 1; b < 5; ++b)
     p.cost.blocks[b].hidden_bytes = p.cost.blocks[b].saved_bytes / 2;
   const Strategy with = p.strategy();

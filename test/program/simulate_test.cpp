@@ -408,7 +408,7 @@ TEST_CASE("frozen blocks before the first trained one keep no activations", "[si
   cost.groups[0].trainable = cost.groups[1].trainable = false;
   const Mesh mesh(1, {.data = 1, .shard = 1});
   const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 3, .prefetch = 1}};
-  // Of the second block its output alone, which the third block reads: in its forward, 200 + 3000 +
+  // The second block's output alone, which the third block reads: in its forward, 200 + 3000 +
   // 300 and 10 of workspace; in its backward 200 + 3000 + 300, the gradient of its output 300, and
   // 300 of workspace.
   CHECK(play(c, round_machine()).ledger.activations == 200 + 3000 + 300 + 300 + 300);

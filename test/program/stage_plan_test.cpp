@@ -109,7 +109,7 @@ std::vector<int> blocks_of_chunks(const Strategy& strategy, int blocks) {
   return list;
 }
 
-/// Of the step, the mean of the ranks, where transfers and inputs take no time.
+/// Bubble of the step, the mean of the ranks, where transfers and inputs take no time.
 double bubble(const Strategy& strategy, const ModelCost& cost) {
   Machine machine = h200();
   machine.link_bytes_per_s = machine.network_bytes_per_s = machine.host_link_bytes_per_s = 1e18;

@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
     done = script(tree, "scripts/figures.py", "--check")
     assert done.returncode == 1 and "recipes/BENCHMARKS.md" in done.stdout and "scripts/figures.py renews" in done.stdout, done
     assert script(tree, "scripts/figures.py").returncode == 0
-    assert "| 592.0 | 6,307 | 98.65 | 10.65 |" in (tree / "recipes/BENCHMARKS.md").read_text()
+    assert "| 592.0 | 6,307 | 98.65 | 10.65\n" in (tree / "recipes/BENCHMARKS.md").read_text()
     rows.write_text(text.replace("\t630.7\t", "\t"))
     done = script(tree, "scripts/figures.py", "--check")
     assert done.returncode != 0 and "transformers.tsv:3: 18 cells where the first line names 19 columns" in done.stderr, done.stderr

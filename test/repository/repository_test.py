@@ -131,6 +131,17 @@ for name in files:
     if name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) and text.count("\n") > 600:
         problems.append(f"{name}: {text.count(chr(10))} lines; a file of more than 600 holds two things")
 
+# A comment says its subject first.
+COMMENTED = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", "CMakeLists.txt", ".yaml")
+NOT_YET = ("cmd/bench", "cmd/recipe_words.h", "engine/bench/", "engine/recipe/reader.h", "engine/recipe/tree.h", "engine/report/")
+for name in files:
+    script = name.startswith(("scripts/", "slurm/")) and "." not in pathlib.Path(name).name
+    if not name.endswith(COMMENTED) and not script or name.startswith(NOT_YET):
+        continue
+    for number, line in enumerate((ROOT / name).read_text(errors="replace").split("\n"), 1):
+        if re.search(r'(//[/<]*|(^|\s)#+|""") ?Of ', line):
+            problems.append(f'{name}:{number}: the comment opens with "Of"; say its subject first')
+
 # Pages for people; .editorconfig says the same. What the program writes is as wide as what it lists.
 MAY_BE_WIDE = ("recipes/REFERENCE.md", "recipes/DEEPSPEED_KEYS.md", "test/golden/")
 for name in files:
@@ -140,8 +151,17 @@ for name in files:
         if len(line) > 140:
             problems.append(f"{name}:{number}: {len(line)} columns; a line of Markdown, rows of tables too, has at most 140")
 
-for folder in ("cmd", "engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts"):
-    if (ROOT / folder).is_dir() and not (ROOT / folder / "README.md").exists():
+# A page names sources that are there: `train/execute/executor.cpp` is a file or the end of the path of one.
+SOURCE = re.compile(r"`((?:\.\./)*[\w./-]+\.(?:h|cpp|cu|cuh|tsv))`")
+ends = {"/".join(parts[i:]) for parts in (f.split("/") for f in files) for i in range(len(parts))}
+for name in files:
+    if name.endswith(".md") and not name.startswith((*MAY_BE_WIDE, "CHANGELOG.md")):
+        for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+            problems += [f"{name}:{number}: there is no {source}" for source in SOURCE.findall(line)
+                         if source.replace("../", "") not in ends]
+
+for folder in ("engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts", *FOLDERS.values()):
+    if not folder.startswith("launcher/") and not (ROOT / folder / "README.md").exists():
         problems.append(f"{folder}: has no README.md")
 
 print("\n".join(problems) or "repository: ok")

@@ -32,7 +32,7 @@ class Listener {
 
   [[nodiscard]] int port() const { return port_; }
   [[nodiscard]] int fd() const { return fd_; }
-  /// The descriptor; whoever takes it closes it.
+  /// The descriptor; its taker closes it.
   [[nodiscard]] int hand_over() { return std::exchange(fd_, -1); }
 
  private:

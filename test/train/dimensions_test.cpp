@@ -43,7 +43,7 @@ struct Combination {
   int ranks = 1;
 };
 
-/// Of at most 8 ranks; `parallel` keys that the rules refuse for the model are left out.
+/// At most 8 ranks; `parallel` keys that the rules refuse for the model are left out.
 Combination draw(Draw& random) {
   Combination c;
   c.model = random.of(kModels);

@@ -22,7 +22,7 @@ namespace {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-/// Of a session of one rank.
+/// Averages of a session of one rank.
 Weights averages(Session& session) {
   session.executor().finish_updates();
   const CheckpointPart part = session.states().snapshot();
@@ -39,7 +39,7 @@ Weights averages(Session& session) {
   return found;
 }
 
-/// Of few samples, since an evaluation takes all of the test split.
+/// A recipe of few samples, since an evaluation takes all of the test split.
 Recipe averaged_recipe(const std::string& model, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"ema.decay=0.6", "run.steps=6", "data.subset=48"};
   if (model == "vit") all.emplace_back("optimizer.lr=0.003");

@@ -21,7 +21,7 @@ const Overrides kNarrow = {"precision.compute=bf16", "precision.gradients=bf16",
                            "precision.reduce=bf16"};
 const Overrides kWide = {"precision.compute=bf16"};
 
-/// Of one rank after one step, by group: whole gradients, and how many elements at the end are
+/// One rank's whole gradients after one step, by group, and how many elements at the end are
 /// those of vectors.
 struct Gradients {
   std::vector<at::Tensor> groups;

@@ -36,7 +36,7 @@ at::Tensor sum_over(Communicator* ranks, at::Tensor sums) {
   return sums;
 }
 
-/// Of the samples of all ranks.
+/// Statistics of the samples of all ranks.
 struct Statistics {
   at::Tensor count, mean, variance;  ///< [1], [D], [D]
 };

@@ -33,7 +33,7 @@ Recipe zeropp_recipe(int ranks, const Overrides& more) {
                          "run.steps=20", "run.epochs=0", "model.layers=4", "model.width=32",
                          "model.heads=2", "optimizer.warmup_steps=0", "optimizer.lr=0.003",
                          "optimizer.schedule=constant", "data.workers=1",
-                         // Of few samples: an evaluation takes all of the test split.
+                         // Few samples: an evaluation takes all of the test split.
                          "data.subset=80", "parallel.zero.stage=3", "parallel.zero.prefetch=0",
                          "memory.offload.chunk=1024", "memory.offload.threads=2"};
   overrides.insert(overrides.end(), more.begin(), more.end());

@@ -53,7 +53,7 @@ class Cifar final : public ImageDataset {
 
   [[nodiscard]] std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] int classes() const override { return classes_; }
-  /// Of the list in the archive, a line for each.
+  /// Names out of the list in the archive, a line for each.
   [[nodiscard]] std::vector<std::string> class_names() const override {
     const std::filesystem::path list =
         folder_ / (classes_ == 100 ? "fine_label_names.txt" : "batches.meta.txt");

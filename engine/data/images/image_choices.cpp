@@ -63,7 +63,7 @@ double log_gamma_variate(double shape, Draws& draws) {
   }
 }
 
-/// Of the beta distribution with both parameters `alpha`.
+/// A draw from the beta distribution with both parameters `alpha`.
 double beta_variate(double alpha, Draws& draws) {
   const double a = log_gamma_variate(alpha, draws), b = log_gamma_variate(alpha, draws);
   return 1 / (1 + std::exp(b - a));

@@ -19,7 +19,7 @@ class ImageChoices {
   ImageChoices(const DataConfig& data, int side, std::int64_t seed);
 
   [[nodiscard]] int side() const { return side_; }
-  /// Of resizes.
+  /// Filter of resizes.
   [[nodiscard]] Interpolation filter() const { return filter_; }
   [[nodiscard]] bool windows() const { return windows_; }
   [[nodiscard]] bool operates() const { return space_.has_value(); }

@@ -94,7 +94,7 @@ Packed pack_image(const formats::ImageList& list, const formats::ImageList::Item
   return packed;
 }
 
-/// Of one item: its images, or why it has none.
+/// Result for one item: its images, or why it has none.
 struct Result {
   std::vector<Packed> images;
   std::optional<Error> problem;

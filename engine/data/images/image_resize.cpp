@@ -169,7 +169,7 @@ struct Passes {
   }
 };
 
-/// Of the whole resized image, and the place of what is wanted in it.
+/// Size of the whole resized image, and the place of what is wanted in it.
 struct Geometry {
   std::int64_t width, height, left, top;
 };

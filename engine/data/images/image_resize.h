@@ -51,9 +51,9 @@ struct SquareResize {
   Interpolation filter = Interpolation::bilinear;
 };
 
-/// Of resize_to_square(), for an image of this size.
+/// Axes of resize_to_square(), for an image of this size.
 [[nodiscard]] ImageAxes square_axes(int width, int height, const SquareResize& how);
-/// Of resize_part(): a rectangle that becomes a square of `side` pixels.
+/// Axes of resize_part(): a rectangle that becomes a square of `side` pixels.
 [[nodiscard]] ImageAxes part_axes(double left, double top, double width, double height, int side);
 
 /// `pixels` [side, side, 3]: what a random crop is cut from. Its middle square of `input` pixels is

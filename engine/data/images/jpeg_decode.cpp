@@ -78,7 +78,7 @@ class JpegReader {
     return {static_cast<int>(jpeg_.image_width), static_cast<int>(jpeg_.image_height)};
   }
 
-  /// Of unit_jpeg(), once the header is read.
+  /// Condition of unit_jpeg(), once the header is read.
   [[nodiscard]] bool fits_units() {
     if (jpeg_.progressive_mode || jpeg_.arith_code || jpeg_has_multiple_scans(&jpeg_) ||
         jpeg_.data_precision != 8 || jpeg_.num_components != 3 ||

@@ -43,7 +43,7 @@ class TapPairs {
   [[nodiscard]] std::size_t outputs() const { return offsets_.size(); }
   /// Byte of the row at which output `i` begins to read.
   [[nodiscard]] std::ptrdiff_t offset(std::size_t i) const { return offsets_[i]; }
-  /// Of each pair the upper parts of both weights, then the lower ones.
+  /// Upper parts of both weights of each pair, then the lower ones.
   [[nodiscard]] const std::int16_t* parts() const { return parts_.data(); }
 
  private:

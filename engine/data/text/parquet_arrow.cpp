@@ -15,7 +15,7 @@ namespace dstrain::text {
 namespace {
 
 constexpr std::int64_t kRowsAtOnce = 64;
-/// Of pages and of the rows at once; 64 records of the greatest length fit.
+/// Limit on pages and the rows at once; 64 records of the greatest length fit.
 constexpr std::int64_t kMaxMemory = std::int64_t{2} << 30;
 
 const char* type_name(ParquetType type) {

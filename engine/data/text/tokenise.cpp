@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kBatchRecords = 128;
 constexpr std::size_t kBatchBytes = std::size_t{256} << 10;
 constexpr std::size_t kBatchesPerThread = 4;
-/// Of text between reader and writer: records near the limit must not fill the memory.
+/// Limit on text between reader and writer: records near the limit must not fill the memory.
 constexpr std::size_t kMaxBytes = 4 * kMaxRecordBytes;
 constexpr std::size_t kProblemsKept = 20;
 constexpr auto kTellEvery = std::chrono::milliseconds(200);

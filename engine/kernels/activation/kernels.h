@@ -124,7 +124,7 @@ struct Dropout {
   [[nodiscard]] constexpr bool whole_tensor() const {
     return rows == nullptr && whole_columns == 0;
   }
-  /// Of the larger tensor.
+  /// Element of the larger tensor.
   [[nodiscard]] constexpr std::int64_t whole(std::int64_t element) const {
     if (whole_tensor()) return element;
     const std::int64_t row = element / columns, wide = whole_columns == 0 ? columns : whole_columns;

@@ -13,7 +13,7 @@ namespace dstrain::ops {
 /// Whether cuDNN adds these biases: it knows the slopes of all heads of a model only.
 [[nodiscard]] bool cudnn_adds(const Slopes& slopes);
 
-/// Of as many queries as keys where attention is causal. Throws c10::Error where cuDNN has no
+/// For as many queries as keys where attention is causal. Throws c10::Error where cuDNN lacks a
 /// kernel.
 [[nodiscard]] Attended attend_by_cudnn(const Heads& in, const Masking& masking);
 

@@ -18,7 +18,7 @@ struct CutBatch {
   std::int64_t batch = 0;
   std::int64_t tokens = 0;  ///< C
 
-  /// Of `rows` own rows. Error{internal} where they are not two parts of each sample.
+  /// The batch of `rows` own rows. Error{internal} where they are not two parts of each sample.
   [[nodiscard]] static CutBatch of(std::int64_t rows, std::int64_t batch,
                                    const Communicator& ranks);
   [[nodiscard]] std::int64_t own_rows() const { return batch * 2 * tokens; }

@@ -91,7 +91,7 @@ class Gradients {
                        const Facts& facts, float scale, int tokens)
       : firsts_(firsts), seconds_(seconds), facts_(facts), scale_(scale), tokens_(tokens) {}
 
-  /// Of the rows in `first` and `second`, this warp's of them from row `row` on.
+  /// Loads this warp's rows of `first` and `second`, from row `row` on.
   __device__ void load(const Stored<T, kWidth>& first, const Stored<T, kWidth>& second, int row) {
     first.to(first_);
     second.to(second_);

@@ -20,7 +20,7 @@ class Attend {
                     int tokens)
       : keys_(keys), values_(values), scale_(scale), tokens_(tokens) {}
 
-  /// Of the queries, this warp's; `taken` is called when they are in registers.
+  /// Runs this warp's queries; `taken` is called when they are in registers.
   template <typename Taken>
   __device__ void run(const Stored<T, kWidth>& queries, const Taken& taken) {
     queries.to(queries_);

@@ -37,7 +37,7 @@ struct Stored {
   static constexpr int kMatrixRow = kWidth % 64 == 0 ? 128 : 32, kMatrix = 8 * kMatrixRow,
                        kEight = 16 * kWidth;
 
-  /// Of so many rows, a multiple of 16.
+  /// Size of so many rows, a multiple of 16.
   __host__ __device__ static constexpr int bytes(int rows) { return 2 * rows * kWidth; }
 
   /// Those from `row` on, a multiple of 8.

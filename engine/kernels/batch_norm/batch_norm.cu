@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kFinishLanes* kFinishRows)
   a.sums[a.channels + channel] = sums.second * a.rstd[channel];
 }
 
-/// Of one channel, the variance biased.
+/// Statistics of one channel, the variance biased.
 struct MeanVariance {
   float mean, variance, count;
 };

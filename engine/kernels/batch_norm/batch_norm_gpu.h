@@ -33,7 +33,7 @@ class GpuStatistics {
 [[nodiscard]] const std::int32_t* valid_pointer(const at::Tensor& valid);
 [[nodiscard]] kernels::Activation kernel_activation(ImageActivation activation);
 
-/// Sums of x - centre and of its square; undefined where nobody has made them.
+/// Sums of x - centre and of its square; undefined where they are not made.
 struct GpuSums {
   at::Tensor partial;  ///< [rows, 2, C]
   at::Tensor centre;   ///< [C]

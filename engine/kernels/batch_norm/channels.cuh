@@ -90,7 +90,7 @@ __device__ void load_channels(const float* from, std::int64_t pack, float otherw
   }
 }
 
-/// Of K sums of each thread those of a channel are added over the slots, in order, and given to
+/// Adds each thread's K sums of a channel over the slots, in order, and gives them to
 /// use(k, channel, total). `shared` has room for threads * K * V numbers.
 template <int K, int V, typename Use>
 __device__ void add_slots(const float (&sum)[K][V], const ChannelShape& shape,

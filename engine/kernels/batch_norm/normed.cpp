@@ -11,7 +11,7 @@
 namespace dstrain::ops {
 namespace {
 
-/// Of the batch, which are counted where `call` says so, or fixed ones.
+/// Statistics of the batch, which are counted where `call` says so, or fixed ones.
 ChannelStatistics statistics_for(const at::Tensor& x, const BatchNormCall& call) {
   if (call.fixed) return fixed_statistics(call.running_mean, call.running_variance, call.eps);
   at::Tensor sums = batch_norm_sums(x, call.running_mean, call.valid);

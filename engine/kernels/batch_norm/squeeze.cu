@@ -41,8 +41,8 @@ inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::
   return {shape, static_cast<int>(std::clamp<std::int64_t>(parts, 1, most_parts))};
 }
 
-/// Of V sums of each thread those of a channel are added over the slots, halving their number, and
-/// given to use(channel, total). `shared` has room for threads * V numbers and is free again after.
+/// Adds each thread's V sums of a channel over the slots, halving their number, and gives them
+/// to use(channel, total). `shared` has room for threads * V numbers and is free again after.
 template <int V, typename Use>
 __device__ void add_slots_by_halves(const float (&sum)[V], const ChannelShape& shape,
                                     const ChannelPlace& place, float* shared, const Use& use) {

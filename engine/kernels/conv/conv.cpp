@@ -46,7 +46,7 @@ std::int64_t even_padding(const ConvShape& shape) {
   return shape.before == shape.after ? shape.before : 0;
 }
 
-/// An image of these sizes [B, H, W, C] whose elements nobody reads, as PyTorch sees it: on a GPU
+/// An image of these sizes [B, H, W, C] whose elements are not read, as PyTorch sees it: on a GPU
 /// there is no memory behind it but that of `like`.
 at::Tensor shape_alone(at::IntArrayRef sizes, const at::Tensor& like) {
   if (!like.is_cuda()) return channels_second(at::empty(sizes, like.options()));

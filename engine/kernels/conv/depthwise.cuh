@@ -32,7 +32,7 @@ __device__ void share_sums(const float (&sum)[K][2], const DepthwiseTiles& tiles
   }
 }
 
-/// Of the shared sums of all threads those of a channel are added over the slots, in order. Sum k
+/// Adds all threads' shared sums of a channel over the slots, in order. Sum k
 /// goes to to(k) [channels], unless that is null.
 template <int K, typename Target>
 __device__ void store_sums(const DepthwiseTiles& tiles, int slab, std::int64_t channels,

@@ -66,8 +66,8 @@ constexpr int depthwise_backward_resident(bool fp32, int kernel, int stride, int
   return fp32 || kernel == 5 ? 2 : stride == 1 && columns == 4 ? 4 : 3;
 }
 
-/// Of an image [samples, height, width, channels] in strips of `columns`: rows are divided, and
-/// items given to blocks, so that the slowest multiprocessor has the fewest rows to walk, those
+/// Tiles of an image [samples, height, width, channels] in strips of `columns`: rows are divided,
+/// and items given to blocks, so that the slowest multiprocessor has the fewest rows to walk, those
 /// that neighbours walk, too, included. Blocks of one wave run at once, further ones begin as
 /// others end.
 constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t height,
@@ -117,7 +117,7 @@ constexpr DepthwiseTiles depthwise_forward_tiles(const DepthwiseShape& s, DType 
   return depthwise_tiles(s.samples, s.out_height, s.out_width, s.channels, columns, s.kernel,
                          depthwise_resident(dtype == DType::f32, s.kernel, s.stride, columns));
 }
-/// Of the input.
+/// Tiles of the input.
 constexpr DepthwiseTiles depthwise_backward_tiles(const DepthwiseShape& s, DType dtype) {
   const int columns = s.stride == 2   ? 2 * kStride2Columns
                       : s.kernel == 5 ? 4

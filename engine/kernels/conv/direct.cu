@@ -214,7 +214,7 @@ template <int K, int S, int kOut>
 struct Backward {
   using W = Window<K, S>;
   static constexpr int kImageRows = W::image_rows(kBackwardRows);
-  /// Of a line: columns of each phase of the stride, and the same shifted by one, so that pairs of
+  /// A line: columns of each phase of the stride, and the same shifted by one, so that pairs of
   /// pixels begin at even places; 8 banks apart.
   static constexpr int kArray = kMaxColumns + 16, kLine = 2 * S * kArray;
   static constexpr int kLines = kDirectChannels * kImageRows * kLine;

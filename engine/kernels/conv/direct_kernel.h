@@ -51,7 +51,7 @@ struct DirectConvBackward {
   DirectShape shape;
   DType dtype;
 };
-/// Of a result [samples, out_height, out_width].
+/// Partial sums of a result [samples, out_height, out_width].
 [[nodiscard]] std::int64_t direct_partials(std::int64_t samples, int out_height, int out_width);
 
 namespace cuda {

@@ -14,7 +14,7 @@ class ResidualGradient {
  public:
   /// The parts are added by autograd.
   ResidualGradient() = default;
-  /// Of x: on a GPU, where it needs a gradient.
+  /// The gradient of x: on a GPU, where it needs one.
   explicit ResidualGradient(const at::Tensor& x) {
     if (x.is_cuda() && x.requires_grad()) part_ = c10::List<at::Tensor>();
   }

@@ -9,7 +9,7 @@
 /// Token embedding. Backward sorts the rows by token (radix sort is stable, so rows of a token keep
 /// their order) and sums them in chunks of the sorted list. A token's rows that lie within a chunk
 /// go straight to the gradient; where they cross chunks, each chunk leaves a fragment, and a second
-/// kernel adds the fragments up, so that a token repeated all over the batch is nobody's long walk.
+/// kernel adds the fragments up, so that no thread walks along a token repeated all over the batch.
 namespace dstrain::kernels {
 namespace {
 
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
   float sum[kPack] = {};
   for (int base = 0; base < count; base += kBatch) {
-    // All loads of the batch come first, rows of the gradient among them: nobody else adds to those
+    // All loads of the batch come first, rows of the gradient among them: no other adds to those
     // of a token whose last row is here.
     Pack<T> grad[kBatch];
     Pack<G> old[kBatch];

@@ -36,7 +36,7 @@ struct Gates {
   at::Tensor hidden;  ///< [B, R] fp32, before the activation
   at::Tensor gate;    ///< [B, C] fp32
 };
-/// Of the means [B, C].
+/// Gates for the means [B, C].
 [[nodiscard]] Gates gates_of(const at::Tensor& mean, const ExciteCall& call);
 
 /// The gradient of the means [B, C] fp32 from that of the gates [B, C] fp32, which it may write

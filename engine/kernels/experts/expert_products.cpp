@@ -34,7 +34,7 @@ bool grouped_pays(const at::Tensor& x, std::int64_t experts) {
          x.size(0) < experts * kRowsOfOwnProduct;
 }
 
-/// Of the matrices of all experts, that of one.
+/// One expert's matrix out of those of all.
 at::Tensor matrix_at(const at::Tensor& matrices, const ExpertMatrix& shape, std::int64_t expert) {
   return matrices.narrow(0, expert * shape.rows, shape.rows);
 }

@@ -68,8 +68,8 @@ struct ExpertOrder {
 };
 [[nodiscard]] ExpertOrder sort_by_expert(const at::Tensor& choices_Mk, std::int64_t experts);
 
-/// Of `rows` rows that come sorted by rank, those of a rank by expert, `counts` [ranks * E] int32
-/// of each: place [rows, 1] int32, sorted by expert, those of an expert by rank.
+/// Places of `rows` rows that come sorted by rank, those of a rank by expert, `counts` [ranks * E]
+/// int32 of each: [rows, 1] int32, sorted by expert, those of an expert by rank.
 [[nodiscard]] at::Tensor place_by_expert(const at::Tensor& counts, std::int64_t experts,
                                          std::int64_t rows);
 
@@ -79,7 +79,7 @@ struct ExpertOrder {
 /// The opposite where a row has one place: row place[m, 0] of y [M, D] at m.
 [[nodiscard]] at::Tensor gather_rows(const at::Tensor& y_MD, const at::Tensor& place_M1);
 
-/// Of rows [R, D] sorted by expert, `counts` of each: (silu(x gate^T) * (x up^T)) down^T by the
+/// For rows [R, D] sorted by expert, `counts` of each: (silu(x gate^T) * (x up^T)) down^T by the
 /// expert's own matrices. Gradients of both may come later (Parameter::later). gate_up [E * 2I, D]
 /// holds gate, then up, of one expert after the other; down [E * D, I]. An expert without rows
 /// takes no product; its gradient is 0. Saves x and its product with gate_up. Shazeer 2020,

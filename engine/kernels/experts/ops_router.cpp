@@ -143,7 +143,7 @@ at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const Route
 }
 
 at::Tensor shares_cpu(const at::Tensor& sums, const RouterLosses& losses) {
-  // Of a sample without tokens all sums are 0.
+  // A sample without tokens has sums of 0.
   const at::Tensor tokens = tokens_of_samples(sums.size(1), losses).clamp_min(1).unsqueeze(1);
   const at::Tensor share = sums[1] / tokens;
   if (losses.loss_sum.defined()) {
@@ -240,7 +240,7 @@ struct Route : torch::autograd::Function<Route> {
     if (balanced(losses)) routed.share = shares_of(logits, routed, losses);
     context->save_for_backward({logits, routed.weights, routed.choices, routed.log_sum});
     context->mark_non_differentiable({routed.choices});
-    // Of the step and the micro-batch, not of this graph: their memory is held elsewhere.
+    // These are of the step and the micro-batch, not of this graph: their memory is held elsewhere.
     context->saved_data["share"] = routed.share;
     context->saved_data["seed"] = losses.seed;
     context->saved_data["lengths"] = losses.lengths;

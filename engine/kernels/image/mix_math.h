@@ -17,7 +17,7 @@ struct ImageLayout {
   [[nodiscard]] DSTRAIN_HOST_DEVICE std::int64_t pixels() const {
     return std::int64_t{size} * size;
   }
-  /// Of all images of a sample.
+  /// Planes of all images of a sample.
   [[nodiscard]] DSTRAIN_HOST_DEVICE int planes() const { return images * channels; }
   [[nodiscard]] DSTRAIN_HOST_DEVICE std::int64_t at(std::int64_t sample, int plane,
                                                     std::int64_t pixel) const {

@@ -172,7 +172,7 @@ struct Device {
   }
 
   std::mutex mutex;
-  /// Of our own: PyTorch's comes with two workspaces of 32 MiB.
+  /// A handle of our own: PyTorch's comes with two workspaces of 32 MiB.
   cublasLtHandle_t library = nullptr;
   GemmCache cache;
   std::map<GemmKey, Plan> plans;

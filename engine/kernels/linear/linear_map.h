@@ -46,7 +46,7 @@ class LinearGradient {
  public:
   /// `bias` may be null; `for_input`: input() will be called.
   LinearGradient(const at::Tensor& dy, Parameter& weight, Parameter* bias, bool for_input);
-  /// Of dy there are only codes in e5m2, and no bias: rows for input(), columns for a trained
+  /// For dy that is only codes in e5m2, without bias: rows for input(), columns for a trained
   /// weight. x is like `like`, of which only dtype and device count.
   LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight);
 

@@ -18,7 +18,7 @@ struct GradientNeeds {
 void set_needs(const at::Tensor& output, const GradientNeeds& needs);
 /// Says the same on `copy` as on `output`.
 void copy_needs(const at::Tensor& output, const at::Tensor& copy);
-/// Nothing where nobody said.
+/// Nothing where none were set.
 [[nodiscard]] GradientNeeds needs_of(const at::Tensor& output);
 
 struct GradientFindings {
@@ -28,7 +28,7 @@ struct GradientFindings {
 
 /// Says so on `gradient`, of the values that it holds now.
 void set_findings(const at::Tensor& gradient, const GradientFindings& findings);
-/// Nothing where nobody said, or the gradient was written since.
+/// Nothing where none were set, or the gradient was written since.
 [[nodiscard]] GradientFindings findings_of(const at::Tensor& gradient);
 
 }  // namespace dstrain::ops

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
   const std::int64_t label = a.labels[row];
   const bool known = label >= 0 && label < a.classes;
   const float own = known ? to_float(logits[label]) : nanf("");
-  // Of both labels: the logits are weighted as their losses are.
+  // Both labels count: the logits are weighted as their losses are.
   float target = own;
   if (a.shares != nullptr) {
     const std::int64_t second = a.second_labels[row];

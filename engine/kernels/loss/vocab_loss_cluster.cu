@@ -32,7 +32,7 @@ __device__ void forget_unpacked(Pack<T>& pack) {
     asm volatile("" : "+r"(words[i]));
 }
 
-/// Of eight numbers, by pairs; nan only where all are.
+/// The largest of eight numbers, by pairs; nan only where all are.
 template <typename T>
 __device__ float largest_of(const Pack<T>& pack) {
   const auto* pairs = reinterpret_cast<const TwoOf<T>*>(&pack);

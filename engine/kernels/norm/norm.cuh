@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
 }
 
 /// What backward reads of one row, copied to shared memory while the row before it is worked on: a
-/// lane copies what it will read itself, so nobody waits for anybody. fp32 has room for one row
+/// lane copies what it will read itself, so no lane waits for another. fp32 has room for one row
 /// only.
 template <typename T, int N>
 struct NormStaging {
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
   if (!add_gradients) return;
 
   __pipeline_wait_prior(0);
-  __syncthreads();                                    // nobody reads staged rows any more
+  __syncthreads();                                    // no thread reads staged rows any more
   float* columns = reinterpret_cast<float*>(shared);  // [kRows, kSums, dim]
 #pragma unroll
   for (int s = 0; s < kSums; ++s) {

@@ -8,7 +8,7 @@ namespace dstrain::ops {
 /// The kernel of a norm leaves a maximum for each warp; those become the parts that `maxima` has.
 class NormMaxima {
  public:
-  /// Of a norm over x's rows; `maxima` may be undefined, then nothing is done.
+  /// For a norm over x's rows; `maxima` may be undefined, then nothing is done.
   NormMaxima(const at::Tensor& x, const at::Tensor& maxima);
   /// Where the kernel leaves its maxima; or null.
   [[nodiscard]] float* parts() const;

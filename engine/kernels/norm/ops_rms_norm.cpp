@@ -54,7 +54,7 @@ RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
 
 struct RmsNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
-  /// Of the input's gradient; column sums are not found here, as linear maps behind RMS norms have
+  /// Needs of the input's gradient; no column sums, as linear maps behind RMS norms have
   /// no bias.
   GradientNeeds needs = {};
 };

@@ -42,7 +42,7 @@ struct Step {
   std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order
   at::Tensor gradient, compute;
   Rule rule;
-  /// Of bf16 states: random bits are a function of seed, step, and first_element + i, the element's
+  /// For bf16 states: random bits are a function of seed, step and first_element + i, the element's
   /// position in the whole, so that results do not depend on how it is divided into shards.
   std::uint64_t seed = 0;
   std::int64_t first_element = 0;

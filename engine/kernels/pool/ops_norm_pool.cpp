@@ -42,7 +42,7 @@ Pooled pooled_relu_cuda(const at::Tensor& x, const float* scale, const float* sh
   return made;
 }
 
-/// Of what ReLU gave. Windows without a positive element are marked, as the kernels do.
+/// Pools what ReLU gave. Windows without a positive element are marked, as the kernels do.
 Pooled pooled_relu_cpu(const at::Tensor& activated, const PoolShape& pool) {
   Pooled made = pooled(activated, pool);
   made.places.masked_fill_(made.y.eq(0), kernels::kNoPlace);

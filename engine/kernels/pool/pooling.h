@@ -16,7 +16,7 @@ struct Pooled {
   at::Tensor y, places;
 };
 [[nodiscard]] Pooled pooled(const at::Tensor& x, const PoolShape& shape);
-/// Of an image of these sizes [B, H, W, C].
+/// The gradient of an image of these sizes [B, H, W, C].
 [[nodiscard]] at::Tensor max_pool_gradient(const at::Tensor& dy, const at::Tensor& places,
                                            const PoolShape& shape, at::IntArrayRef sizes);
 

@@ -61,7 +61,7 @@ Stepped stepped_cuda(const at::Tensor& of_input, const at::Tensor& of_state,
 struct StepInputs {
   at::Tensor gates, cell, next, dstate, dnext;
 };
-/// Of z and of the cell.
+/// Gradients of z and of the cell.
 struct StepGradients {
   at::Tensor dz, dcell;
 };

@@ -199,7 +199,7 @@ at::Tensor most_likely_class(const at::Tensor& logits, Communicator& ranks) {
   ranks.all_gather(values, value.contiguous());
   at::Tensor indices = at::empty({n, rows}, index.options());
   ranks.all_gather(indices, (index + ranks.rank() * classes).contiguous());
-  // Of equal ones the first rank's, which has the lower classes.
+  // The first rank's of equal ones, which has the lower classes.
   at::Tensor best = values[0], chosen = indices[0];
   for (std::int64_t r = 1; r < n; ++r) {
     const at::Tensor above = values[r].gt(best);

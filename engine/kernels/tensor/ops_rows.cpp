@@ -50,7 +50,7 @@ struct TakeOwnRows : torch::autograd::Function<TakeOwnRows> {
   }
 };
 
-/// Of `rows`: their places among this rank's `own`, 0 for others', and [n, 1] which are others'.
+/// Places of `rows` among this rank's `own`, 0 for others', and [n, 1] which are others'.
 std::pair<at::Tensor, at::Tensor> own_places(const at::Tensor& rows, std::int64_t own, int rank) {
   const at::Tensor place = rows - rank * own;
   const at::Tensor others = place.lt(0).logical_or(place.ge(own));

@@ -13,7 +13,7 @@
 namespace dstrain {
 namespace {
 
-/// Of torchvision and timm: branches start at a millionth.
+/// The value of torchvision and timm: branches start at a millionth.
 constexpr double kFirstScale = 1e-6;
 
 at::Tensor norm_of_pixels(LayerNorm& norm, const at::Tensor& x_BHWC) {
@@ -25,7 +25,7 @@ std::int64_t pixels_of(const ImageShape& image) {
   return image.samples * image.height * image.width;
 }
 
-/// `kept`: somebody else keeps the norm's input.
+/// `kept`: another layer keeps the norm's input.
 void add_norm(ImageCosts& costs, const LayerNorm& norm, const ImageShape& image, bool kept) {
   const Bytes bytes = costs.bytes(image);
   costs.add(norm.cost(pixels_of(image), kept ? 0 : bytes), {{.bytes = 2 * bytes}},

@@ -22,7 +22,7 @@ struct MemberPlace {
 
   /// "members.0."
   [[nodiscard]] std::string prefix() const;
-  /// Of the members before this one.
+  /// Logits of the members before this one.
   [[nodiscard]] BoundaryTensor logits(const BatchShape& shape, std::size_t members) const;
 };
 

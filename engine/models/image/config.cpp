@@ -50,7 +50,7 @@ std::vector<std::string> label_names_in(const nlohmann::json& json) {
   return {};
 }
 
-/// Of the folder's config.json.
+/// Classes of the folder's config.json.
 FolderClasses classes_of_folder(const ModelConfig& recipe, const PublishedModel& published) {
   const std::filesystem::path path = std::filesystem::path(recipe.weights) / "config.json";
   if (recipe.weights.empty() || !path_exists(path)) return {};

@@ -45,7 +45,7 @@ class ImageHead final : public ImageBlock {
 
   /// {x} -> [B, classes].
   [[nodiscard]] at::Tensor logits(const Tensors& input, const Call& call);
-  /// Of all that stands before the logits.
+  /// Costs of all that stands before the logits.
   [[nodiscard]] ImageCosts logits_costs(const BatchShape& shape) const;
 
  private:

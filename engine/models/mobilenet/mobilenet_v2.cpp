@@ -111,7 +111,7 @@ FileTensor mobilenet_v2_timm_tensor(const FileTensor& tensor) {
                                   {"features.18.0.", "conv_head."},
                                   {"features.18.1.", "bn2."},
                                   {"classifier.1.", "classifier."}};
-  // Of a block without a first 1x1 convolution, and of the others.
+  // The first list is for a block without a first 1x1 convolution, the second for the others.
   constexpr Renamed kNarrow[] = {{"conv.0.0.", "conv_dw."},
                                  {"conv.0.1.", "bn1."},
                                  {"conv.1.", "conv_pw."},

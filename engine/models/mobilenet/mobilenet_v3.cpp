@@ -121,7 +121,7 @@ Model mobilenet_v3_model(const ModelConfig& recipe, const ModelFamily& family,
     blocks.push_back(
         mobile_block(fmt::format("features.{}", blocks.size()), block_of(row), rules, size));
   const std::int64_t features = kLastOverBlock * size.channels;
-  // Of timm's model the first map is a convolution.
+  // The first map of timm's model is a convolution.
   const InitialWeights normal = {.kind = Init::normal, .std = 0.01};
   std::vector<Linear> hidden;
   hidden.push_back(Linear({{"classifier.0", kind.hidden}}, {features},

@@ -164,7 +164,7 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   // Sum and output of the norm with its statistics; logits and their log-sum-exp.
   LayerCost classes = classifier_.cost(shape.micro_batch, shape.compute_bytes, true);
   classes.saved_bytes += shape.micro_batch * kFloatBytes + logits;
-  // Of several ranks: the numbers of the class tokens' rows, and weights of their own.
+  // Several ranks keep the numbers of the class tokens' rows, and weights of their own.
   if (!tensor_.whole())
     classes.saved_bytes +=
         shape.micro_batch * (static_cast<Bytes>(sizeof(std::int64_t)) + kFloatBytes);

@@ -145,7 +145,7 @@ void Search::bound_all(const std::vector<PlanChoice>& choices) {
         lower_bound(choice, *blocks, *layout, batch(choice).micro_batches, machine_);
     (too_large(bound.memory) ? excluded_ : candidates_).push_back({choice, bound});
   }
-  // Of equal ones the simplest.
+  // The simplest of equal ones comes first.
   std::ranges::stable_sort(candidates_, {}, [](const Candidate& c) {
     const PlanChoice& d = c.choice;
     return std::tuple(c.bound.step_s, d.pipeline, d.tensor, d.sequence, d.expert, d.concurrent,

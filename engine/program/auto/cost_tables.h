@@ -49,9 +49,9 @@ class CostTables {
   [[nodiscard]] Recipe recipe(const PlanChoice& choice) const {
     return source_.recipe(settings(choice));
   }
-  /// Of a micro-batch of the choice.
+  /// Cost of a micro-batch of the choice.
   const ModelCost& cost(const PlanChoice& choice, const Recipe& recipe);
-  /// Of the choice's degrees; made by the first one that is asked for, which should have the
+  /// Table for the choice's degrees; made by the first one that is asked for, which should have the
   /// largest micro-batch. Nothing where rules refuse it, refusal() says why.
   const BlockTable* blocks(const PlanChoice& choice);
   [[nodiscard]] const std::string& refusal(const PlanChoice& choice) const {

@@ -115,7 +115,7 @@ std::vector<int> Estimator::groups_of(const std::vector<int>& blocks) const {
   return {groups.begin(), groups.end()};
 }
 
-/// Of the first forwards, for the parameters that come one group after the other.
+/// The first forwards' wait for parameters that come one group after the other.
 double Estimator::gather_wait(const std::vector<int>& blocks) const {
   double arrived = 0, end = 0, busy = 0;
   std::set<int> seen;

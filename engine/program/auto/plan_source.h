@@ -13,8 +13,8 @@ namespace dstrain {
 struct PlanSource {
   /// The recipe with "path.to.key=value" set; Error{usage} where its rules refuse that.
   std::function<Recipe(const std::vector<std::string>& settings)> recipe;
-  /// Of a micro-batch on one rank of such a recipe; Error{usage} where the model cannot be divided
-  /// so.
+  /// Cost of a micro-batch on one rank of such a recipe; Error{usage} where the model cannot be
+  /// divided so.
   std::function<ModelCost(const Recipe& recipe)> cost;
 };
 

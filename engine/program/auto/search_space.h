@@ -14,7 +14,7 @@ struct PlanChoice {
   int shard = 0;  ///< as parallel.zero.shard
   int micro = 1;
   int concurrent = 1;  ///< as batch.concurrent
-  // Of a pipeline, once it is known.
+  // The pipeline's, once they are known.
   ScheduleName schedule = ScheduleName::automatic;
   int chunks = 0;  ///< of each rank; 0: not known
 

@@ -48,7 +48,7 @@ int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
 
 namespace {
 
-/// Of the groups that this rank's blocks read.
+/// Resting state of the groups that this rank's blocks read.
 void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
   const StateWidths& widths = writer.layout.widths;
   writer.resting.resize(writer.cost.groups.size());

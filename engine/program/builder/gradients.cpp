@@ -35,7 +35,7 @@ void Gradients::add_slots() {
   }
 }
 
-/// Of the size that the largest group needs.
+/// Buffers of the size that the largest group needs.
 void Gradients::add_reduction_buffers() {
   const Layout& layout = writer_.layout;
   const bool narrow = layout.widths.reduce_wire < layout.widths.gradient;

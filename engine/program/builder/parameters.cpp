@@ -159,8 +159,8 @@ int Parameters::buffer(int group) const {
                                                   : writer_.resting[to_index(group)].parameters;
 }
 
-/// Of groups that are gathered several times: the first gather fills it, the others read it instead
-/// of the shard, and the last frees it.
+/// A second shard for groups gathered several times: the first gather fills it, the others read it
+/// instead of the shard, and the last frees it.
 void Parameters::add_second_shards() {
   if (writer_.layout.second_degree == 1) return;
   std::vector<std::vector<int>> gathers(to_index(writer_.num_groups()));

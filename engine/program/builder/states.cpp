@@ -16,7 +16,7 @@ States::States(Writer& writer, const std::vector<GroupUse>& uses)
   if (writer.training()) add_slots();
 }
 
-/// Of the size that the largest part needs.
+/// Slots of the size that the largest part needs.
 void States::add_slots() {
   const Layout& layout = writer_.layout;
   const auto add = [&](UpdateMethod method, BufferRole role, Place place, Ring& ring,

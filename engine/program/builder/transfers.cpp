@@ -83,7 +83,7 @@ void Transfers::send(BufferRole role, int block, int micro_batch, int index) {
   const Tensor tensor{role, block, micro_batch};
   const Stages& stages = writer_.layout.stages;
   const int to = stages.rank_of(role == BufferRole::output ? block + 1 : block);
-  // Of two ranks each is above and below the other; all then goes down.
+  // Each of two ranks is above and below the other; all then goes down.
   const bool down = to == (writer_.program.coordinate + 1) % writer_.layout.pipeline_degree();
   Action action{.block = block,
                 .micro_batch = micro_batch,

@@ -27,7 +27,7 @@ class Transfers {
   void wait_sent(BufferRole role, int block, int micro_batch, Action& action);
   /// Before the block computes its output again: the one that was sent is freed.
   void discard(int block, int micro_batch);
-  /// At the end: frees what was sent and nobody else frees.
+  /// At the end: frees what was sent and is not freed elsewhere.
   void finish();
   /// After the whole list: what the receives of one run wait for in the run before it.
   void close();

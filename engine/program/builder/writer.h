@@ -54,7 +54,7 @@ struct Writer {
   }
   [[nodiscard]] const Action& action(int index) const { return program.actions[to_index(index)]; }
   [[nodiscard]] Action& action(int index) { return program.actions[to_index(index)]; }
-  /// Of the blocks of a micro-batch.
+  /// The lane of the blocks of a micro-batch.
   [[nodiscard]] Lane lane_of(int micro_batch) const {
     return options.two_at_once && micro_batch % 2 != 0 ? Lane::compute_beside : Lane::compute;
   }

@@ -39,7 +39,7 @@ struct ChunkCost {
   [[nodiscard]] double all() const { return forward + input + weight; }
 };
 
-/// Of a line of pipeline ranks.
+/// Cost of a line of pipeline ranks.
 struct LineCost {
   std::vector<ChunkCost> chunks;
   double transfer = 0;         ///< from a rank to another one

@@ -17,8 +17,8 @@ namespace dstrain {
 /// The channel of norm and of what all ranks agree on; always there.
 inline constexpr CommChannel kWorldChannel = {CommAxis::world, Lane::compute};
 
-/// Of the channels that the training program uses, and of all data ranks on the compute lane, in
-/// the order of opening, which is the same on all ranks of a group.
+/// Communicators of the channels that the training program uses, and of all data ranks on the
+/// compute lane, in the order of opening, which is the same on all ranks of a group.
 class Communicators {
  public:
   using Opened = std::pair<CommChannel, std::unique_ptr<CountingCommunicator>>;

@@ -6,7 +6,7 @@
 
 namespace dstrain {
 
-/// Of the activations and the parameters that blocks read.
+/// Type of the activations and the parameters that blocks read.
 [[nodiscard]] constexpr at::ScalarType scalar_type(ComputeType type) {
   switch (type) {
     case ComputeType::fp32:

@@ -537,7 +537,7 @@ void Executor::backward_weight(Prepared& prepared, const Action& action) {
 void Executor::norm(const StepInputs& inputs) {
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
-    // Each element counts once, whoever else holds it.
+    // Each element counts once, also where other ranks hold it.
     const double share = 1.0 / layout_.summing_ranks(g);
     states_.settle_gradients(g);
     optimizer::add_squares(summed_gradient(g), share, sums_);

@@ -64,7 +64,7 @@ struct ReplayedAction {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  /// Whether graphs are launched while this one hears; else each action runs for itself.
+  /// Whether graphs are launched while this one observes; else each action runs for itself.
   [[nodiscard]] virtual bool keeps_graphs() const { return false; }
   /// Between begin and end of the first of `actions`, in place of those of the others.
   virtual void replayed(const std::vector<ReplayedAction>& /*actions*/) {}
@@ -121,7 +121,7 @@ struct ExecutorOptions {
   OffloaderOptions offload = {};
 };
 
-/// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
+/// Runs programs: a lane becomes a stream, `after` an event.
 class Executor {
  public:
   Executor(Model& model, const ModelCost& cost, const Strategy& strategy, StateStore& states,
@@ -156,7 +156,7 @@ class Executor {
   /// [B]: [B] int64 on the host. Collective.
   [[nodiscard]] at::Tensor next_tokens(const Batch& batch, const at::Tensor& last);
 
-  /// From the next step on; null: nobody. With an observer, actions run one by one: the graphs are
+  /// From the next step on; null: none. With an observer, actions run one by one: the graphs are
   /// dropped, and recorded again later. No step may be under way.
   void observe(StepObserver* observer);
   /// Where the actions of a lane run.
@@ -245,9 +245,9 @@ class Executor {
   static void backward_weight(Prepared& prepared, const Action& action);
   void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
   void gather_sum(const Action& action);
-  /// Of the group's gradient at rest, what this rank summed: its squares count in the norm.
+  /// The part of the group's gradient at rest that this rank summed: its squares count in the norm.
   [[nodiscard]] at::Tensor summed_gradient(int group) const;
-  /// Of the group's gradient into `sum`, this rank's shard.
+  /// Reduces the group's gradient into `sum`, this rank's shard.
   void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
                     at::Tensor& whole, const at::Tensor& sum);
   /// The buffer in which the group's gradient collects, a slot or at rest, with the room behind it
@@ -256,7 +256,7 @@ class Executor {
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);
   }
-  /// Of the one collective of the action.
+  /// Ranks of the one collective of the action.
   [[nodiscard]] Communicator& ranks_of(const Action& action) const;
   /// The same, or of this rank alone where the axis has no other.
   [[nodiscard]] Communicator& along(CommChannel channel) const;
@@ -304,8 +304,8 @@ class Executor {
 
   std::vector<Segment> segments_;  ///< of the training program; empty: no graphs
   std::vector<std::optional<std::size_t>> segment_of_;  ///< by action
-  /// Of each segment, by the source's buffer of the first micro-batch, which is not the same in
-  /// every step.
+  /// Graphs of each segment, by the source's buffer of the first micro-batch, which differs between
+  /// steps.
   struct Recorded {
     Graph graph;
     std::vector<ReplayedAction> actions;

@@ -59,7 +59,7 @@ void LaneThread::work() {
       changed_.notify_all();
       return;
     }
-    job = nullptr;  // what it holds goes before anyone hears of its end
+    job = nullptr;  // what it holds goes before its end is known
     const std::lock_guard lock(mutex_);
     ++done_;
     changed_.notify_all();

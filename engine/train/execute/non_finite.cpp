@@ -37,7 +37,7 @@ std::int64_t first_bad(const at::Tensor& values) {
 
 }  // namespace
 
-/// Of what this rank holds; `values` is its part of a group.
+/// Looks at what this rank holds; `values` is its part of a group.
 NonFiniteSite Executor::site_in_group(int group, const at::Tensor& values, Where where) const {
   const std::int64_t bad = first_bad(values);
   if (bad < 0) return {};

@@ -125,7 +125,7 @@ void Updater::update(int group, double lr, const at::Tensor& control, Communicat
 
 void Updater::average(int group, double share, const at::Tensor& control) {
   const at::Tensor weights = states_.master(group), average = states_.average(group);
-  // Of weights in bf16 there is a copy in fp32.
+  // Weights in bf16 are copied to fp32, a piece at a time.
   constexpr std::int64_t kPiece = std::int64_t{1} << 22;
   const std::int64_t piece = weights.scalar_type() == at::kFloat ? weights.numel() : kPiece;
   for (std::int64_t begin = 0; begin < weights.numel(); begin += piece) {

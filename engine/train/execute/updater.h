@@ -42,7 +42,7 @@ class Updater {
   void update(int group, double lr, const at::Tensor& control, Communicator* shards);
   /// Moves the average of the group's weights by `share` towards them, unless the step is skipped.
   void average(int group, double share, const at::Tensor& control);
-  /// Of a part of a group with element-wise rules; on the device that its memory is on.
+  /// Updates a part of a group with element-wise rules; on the device that its memory is on.
   void update_part(int group, double lr, const at::Tensor& control, const PartMemory& part);
   /// The same of elements [begin, end) of the part, in host memory, by the calling thread alone.
   void update_part_here(int group, double lr, const at::Tensor& control, const PartMemory& part,
@@ -60,7 +60,7 @@ class Updater {
   /// own first element.
   template <class Visit>
   void for_each_step(int group, double lr, const PartMemory& part, const Visit& visit) const;
-  /// Of a part of the group; other numbers where `momentum`.
+  /// Seed of a part of the group; another number where `momentum`.
   [[nodiscard]] std::uint64_t seed(int group, bool momentum = false) const;
 
   StateStore& states_;

@@ -93,7 +93,7 @@ double product_rate(const std::array<Product, n>& products, c10::ScalarType type
          });
 }
 
-/// Of each three products, one keeps its sums short, as in forward.
+/// One of each three products keeps its sums short, as in forward.
 double fp8_product_rate(c10::Device device) {
   struct Operands {
     at::Tensor a, b, out;

@@ -18,14 +18,14 @@ namespace dstrain {
 /// Where one training step of this rank spent its time, in seconds by the device's clock, on the
 /// CPU by the host's.
 struct StepTimes {
-  /// Of the compute lane, its waits included; they add up to the step.
+  /// Times of the compute lane, its waits included; they add up to the step.
   std::array<double, kNumPhases> phase_s{};
   /// The compute lane stood still for that lane. On the CPU, where lanes run one after the other:
   /// all of the lane's time.
   std::array<double, kNumLanes> wait_s{};
-  /// Of these, waits for communication that lie inside each phase.
+  /// Waits for communication, of these, that lie inside each phase.
   std::array<double, kNumPhases> waits_in_s{};
-  /// Of the other lanes' actions, from begin to end, added.
+  /// Times of the other lanes' actions, from begin to end, added.
   std::array<double, kNumLanes> lane_s{};
   /// Waits for lanes that communicate, and the collectives of the compute lane itself.
   double exposed_comm_s = 0;
@@ -48,7 +48,7 @@ struct StepTimes {
 /// over.
 class StepTimer {
  public:
-  /// `every` 0: no times, and the rank record hears of CPU steps only.
+  /// `every` 0: no times, and the rank record gets CPU steps only.
   StepTimer(c10::Device device, int every, RankRecordFile& record);
 
   void begin(std::int64_t step, const Stream& compute);

@@ -38,7 +38,7 @@ class TraceWindow {
   [[nodiscard]] bool observes(std::int64_t step) const;
   /// Ends a window that the run does not fill, and waits for the files.
   void finish(std::int64_t next_step);
-  /// Of the files since the last call, for a person.
+  /// Notes on the files since the last call, for a person.
   [[nodiscard]] std::vector<std::string> take_notes();
 
  private:

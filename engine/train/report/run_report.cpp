@@ -371,7 +371,7 @@ void RunReport::report_times() {
       share(times_.wait(Lane::copy_in)), share(data_wait_s_)));
 }
 
-/// Of the first host.
+/// Reports a sample of the first host.
 void RunReport::host(const HostSample& sample) {
   const auto known = [](auto value) { return value < 0 ? kUnknown : static_cast<double>(value); };
   HostMetrics metrics{.time_s = static_cast<double>(sample.time_ns) * 1e-9,

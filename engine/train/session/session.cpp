@@ -74,7 +74,7 @@ std::set<std::string> names_of(const std::map<std::string, std::vector<std::int6
   return names;
 }
 
-/// Of each untrained tensor of the model: the pipeline coordinate that runs its block.
+/// For each untrained tensor of the model: the pipeline coordinate that runs its block.
 std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
   std::vector<int> list;
   for (int b = 0; b < static_cast<int>(model.blocks.size()); ++b)
@@ -82,7 +82,7 @@ std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
   return list;
 }
 
-/// Of the rank that has least of `what`; all ranks get the same answer.
+/// The amount of the rank that has least of `what`; all ranks get the same answer.
 std::int64_t smallest_on_all(std::int64_t own, const std::string& what, const World& world,
                              RankRecordFile& record) {
   if (world.size == 1) return own;
@@ -105,7 +105,7 @@ bool offloads(const OffloadConfig& offload) {
          offload.activations != OffloadPlace::none;
 }
 
-/// Of all ranks of a host; 0: none is given.
+/// Limit for all ranks of a host; 0: none is given.
 Bytes host_limit(const Recipe& recipe) {
   return std::llround(std::ldexp(recipe.memory.host_limit, 30));
 }

@@ -22,8 +22,8 @@ namespace dstrain {
 /// executor. Building it is collective; the ranks compare their programs before the first step.
 class Session {
  public:
-  /// Of phase `phase` of the recipe. `progress` (may be null) hears how far the preparation of text
-  /// is.
+  /// Session of phase `phase` of the recipe. `progress` (may be null) gets how far text is
+  /// prepared.
   Session(const Recipe& recipe, const World& world, RankRecordFile& record,
           ProgressSink* progress = nullptr, int phase = 0);
 
@@ -47,7 +47,7 @@ class Session {
   /// The steps of the phase, counted over the run: [first_step, end_step).
   [[nodiscard]] std::int64_t first_step() const { return steps_before(phase_); }
   [[nodiscard]] std::int64_t end_step() const { return steps_before(phase_ + 1); }
-  /// Of the run.
+  /// Steps of the run.
   [[nodiscard]] std::int64_t total_steps() const;
   [[nodiscard]] double learning_rate(std::int64_t step) const;
   /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
@@ -96,7 +96,7 @@ class Session {
   [[nodiscard]] std::int64_t test_micro_batches() const;
   void open_image_data(const Splits& splits, ProgressSink* progress);
   void open_text_data(const Splits& splits, ProgressSink* progress);
-  /// Of each sample, of text.
+  /// This rank's tokens of each sample of text.
   [[nodiscard]] Zigzag own_tokens() const;
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
@@ -104,9 +104,9 @@ class Session {
   [[nodiscard]] int timed_every(const Machine& machine) const;
   void require_host_memory(const World& world) const;
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
-  /// Of the world; it has the last block.
+  /// Rank of the world; it has the last block.
   [[nodiscard]] int first_rank_with_head() const;
-  /// Of the model without parts of ranks: file names and shapes.
+  /// Tensors of the model without parts of ranks: file names and shapes.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> whole_tensors() const;
   void compare_programs(const World& world, RankRecordFile& record);
 

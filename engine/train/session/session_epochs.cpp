@@ -77,7 +77,7 @@ void Session::look_at_last_step() {
   const PublishedModel* model = published_model(recipe_.model.name);
   const BatchNormOver over = recipe_.batch_norm.over;
   if (left == 0 || model == nullptr || !model->batch_norm || over == BatchNormOver::running) return;
-  // Of those that one mean and variance are taken of, the fewest.
+  // Fewer samples for one mean and variance than this are few.
   constexpr std::int64_t kFew = 16;
   const BatchPlan& batch = strategy_->batch;
   const std::int64_t parts =

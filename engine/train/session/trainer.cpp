@@ -61,7 +61,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
       base_(hash_base(world, recipe_, place_)),
       session_(loaded.recipe, world, record, &preparation_, phase) {
   first_step_ = session_.first_step();
-  // Of the phase before, whose tensors have other sizes.
+  // The phase before left cached memory, in other sizes.
   if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
                     machine_of(world.device));
@@ -237,7 +237,7 @@ void Trainer::finish_trace() {
   show_trace_notes();
 }
 
-/// Of rank 0 only: the others' files lie beside its own.
+/// Rank 0's notes only: the others' files lie beside its own.
 void Trainer::show_trace_notes() {
   for (const std::string& note : trace_->take_notes()) {
     if (report_) report_->note(note);

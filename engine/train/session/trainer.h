@@ -47,7 +47,7 @@ class Trainer {
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
   void enqueue();
-  /// Steps that somebody asked this rank to trace.
+  /// Steps that this rank was asked to trace.
   [[nodiscard]] int trace_requested();
   /// How long the host needs for a step: with nothing queued before it, so that no call waits for
   /// the device to take work.

@@ -54,7 +54,7 @@ double unit_roundoff(ComputeType type) {
   return 0;
 }
 
-/// Of codes: of a weight as large as most in its block, whose largest one sets the scale.
+/// Codes: for a weight as large as most in its block, whose largest one sets the scale.
 double unit_roundoff(GatherType type) {
   switch (type) {
     case GatherType::compute:

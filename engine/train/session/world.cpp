@@ -26,7 +26,7 @@ void use_backend(World& world) {
   };
 }
 
-/// Ranks on this host as an agent, torchrun, mpirun or srun ("2(x4)") says; 1 where nobody does.
+/// Ranks on this host as an agent, torchrun, mpirun or srun ("2(x4)") says; 1 where none does.
 int local_size(const Environment& environment) {
   for (const char* name : {job_environment::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE",
                            "SLURM_STEP_TASKS_PER_NODE"}) {

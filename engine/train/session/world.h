@@ -29,7 +29,7 @@ struct World {
 /// insists on a GPU.
 [[nodiscard]] DeviceFacts choose_device(Backend backend, int local_rank);
 
-/// What world_from_environment() will find, without meeting anybody.
+/// What world_from_environment() will find, without meeting other ranks.
 [[nodiscard]] int world_size_from_environment();
 /// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or
 /// mpirun's; alone without any. Error{usage} names the variable that is missing or wrong,

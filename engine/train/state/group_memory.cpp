@@ -25,7 +25,7 @@ void GroupMemory::add(Place place, std::int64_t elements) {
 
 void GroupMemory::allocate() {
   const auto width = static_cast<Bytes>(c10::elementSize(dtype_));
-  // Of the device there is always a buffer, be it empty.
+  // The device always has a buffer, be it empty.
   sizes_[Place::device];
   for (const auto& [place, elements] : sizes_) {
     if (place == Place::device) {

@@ -64,7 +64,7 @@ Offloader::~Offloader() {
   try {
     if (layout_.chunk > 0 || !input_meta_.empty()) synchronize(options_.places.device);
   } catch (const std::exception&) {
-    // The device has failed, and whoever waited for it knows.
+    // The device has failed, and the thread that waited for it knows.
   }
 }
 

@@ -41,7 +41,7 @@ class Offloader {
   /// Between `slot` and where the action's part of the group rests.
   void fetch_states(const Action& action, const at::Tensor& slot, const Stream& stream);
   void evict_states(const Action& action, const at::Tensor& slot, const Stream& stream);
-  /// Of a part, by the device or the CPU. `control`: StepControl on the device.
+  /// Updates a part, by the device or the CPU. `control`: StepControl on the device.
   void update(const Action& action, double lr, const at::Tensor& control, const at::Tensor& slot,
               const Stream& stream);
   /// After norm: what the CPU's updates read of `control`.
@@ -61,10 +61,10 @@ class Offloader {
     StateStore::Resting at;
     at::Tensor in_slot;
   };
-  /// Of a streamed update: states and parameters in the order in which they lie in the slot.
+  /// A streamed update's states and parameters in the order in which they lie in the slot.
   [[nodiscard]] std::vector<Travelling> in_state_slot(const Action& action,
                                                       const at::Tensor& slot) const;
-  /// Of an update by the CPU.
+  /// An update by the CPU has these in its slot.
   [[nodiscard]] at::Tensor gradient_in(const Action& action, const at::Tensor& slot) const;
   [[nodiscard]] at::Tensor parameters_in(const Action& action, const at::Tensor& slot) const;
   [[nodiscard]] Range part(const Action& action) const {

@@ -177,7 +177,7 @@ void StateStore::bind_block_states() {
 
 Range StateStore::own_range(int group) const {
   if (!holds(group)) return {};
-  // Of a frozen group, what the rank holds is what it reads, draws and hands out.
+  // What the rank holds of a frozen group is what it reads, draws and hands out.
   const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
   return partition == Partition::sharded
              ? flat(group).shard(options_.mesh.coordinate(options_.rank, kind(group).cut))
@@ -479,7 +479,7 @@ void StateStore::require_own_tensors(const CheckpointReader& reader) const {
     }
   }
   for (const BlockState* state : block_states_) known.insert(state->part.name);
-  // Of this optimizer, and of the rule for parameters that are no matrices.
+  // Moments of this optimizer, and of the rule for parameters that are no matrices.
   const OptimizerRow& row = optimizer_row(options_.optimizer);
   std::set<std::string> prefixes = {average_name("")};
   for (const OptimizerName rule : {row.name, row.others.value_or(row.name)}) {

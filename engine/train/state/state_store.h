@@ -32,9 +32,9 @@ struct StateOptions {
   bool average = false;     ///< of trained weights and of untrained tensors in fp32, kept in fp32
   Mesh mesh = Mesh(1, {});  ///< of the layout
   int rank = 0;
-  /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
+  /// For each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
   std::vector<int> state_stages = {};
-  /// Of the whole model, where other ranks have tensors that this one does not know.
+  /// Names of the whole model, where other ranks have tensors that this one does not know.
   std::set<std::string> tensors = {};
   std::string pci_bus = {};       ///< of the device
   std::string offload_path = {};  ///< directory of files
@@ -78,7 +78,7 @@ class StateStore {
   };
   /// Null where the parameters are the master weights.
   [[nodiscard]] Resting master_at_rest(int group) const;
-  /// Of an element-wise rule: of all the rank updates.
+  /// Moments of an element-wise rule: of all the rank updates.
   [[nodiscard]] Resting moment_at_rest(int group, int index) const;
   [[nodiscard]] Resting parameters_at_rest(int group) const;
   [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
@@ -137,13 +137,13 @@ class StateStore {
 
   /// Draws or reads this rank's own part; moments are where they start.
   void initialize(const WeightSource& source);
+  /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
+  /// whole tensors by file name; the shares of all ranks are each element once.
+  void add_share(std::map<std::string, std::vector<float>>& weights) const;
   /// The boxes of master weights and moments that this rank writes, where replicas share the work,
   /// and on the first rank the untrained tensors. States on the device are copied at once; those on
   /// the host and in files only if all copies take at most `room` bytes, else the part is live and
   /// must not outlive this object.
-  /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
-  /// whole tensors by file name; the shares of all ranks are each element once.
-  void add_share(std::map<std::string, std::vector<float>>& weights) const;
   [[nodiscard]] CheckpointPart snapshot(Bytes room = std::numeric_limits<Bytes>::max()) const;
   static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
   /// In chunks of at most that many elements.
@@ -157,7 +157,7 @@ class StateStore {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::*member);
-  /// Of the buffer in which the group's gradient collects: GroupLayout::fp32_sums elements.
+  /// The buffer's part in which the group's gradient collects: GroupLayout::fp32_sums elements.
   [[nodiscard]] at::Tensor fp32_sums(int group) const;
   void bind_block_states();
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
@@ -169,8 +169,8 @@ class StateStore {
     return state == 0 || is_average(state) ? own_range(group) : moment_range(group, state - 1);
   }
   void require_own_tensors(const CheckpointReader& reader) const;
-  /// Of all trained groups. Of tensors that are not in `saved` (null: all are) the values are kept,
-  /// or for the average the weights are taken.
+  /// Reads a state of all trained groups. Tensors that are not in `saved` (null: all are) keep what
+  /// they have, or take the weights for the average.
   void read_state(const CheckpointReader& reader, const std::set<std::string>* saved, int state,
                   std::int64_t chunk);
   void read_block_states(const CheckpointReader& reader, bool averaged);

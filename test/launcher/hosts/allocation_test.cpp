@@ -111,7 +111,7 @@ TEST_CASE("without hosts and Slurm the job runs here", "[launcher][allocation]")
   CHECK(allocation.hosts.front().reach == Reach::local);
   CHECK(allocation.hosts.front().slots == 3);
   CHECK(error_of({.ranks = 5}, {}, kGpuMachine) == "--ranks 5: me has 4 visible GPUs");
-  // One task of somebody's srun: the nodes are not ours.
+  // One task of another's srun: the nodes are not ours.
   CHECK(allocated({}, two_nodes({{"SLURM_STEP_ID", "0"}})).hosts.front().reach == Reach::local);
 }
 

@@ -1,0 +1,34 @@
+"""scripts/build configures once, says how long a build from nothing takes, and hands its targets to ninja."""
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CMAKE = '#!/bin/sh\nmkdir -p "build/$2" && touch "build/$2/build.ninja"\necho "-- kernels for GPUs of compute capability 9.0"\n'
+
+with tempfile.TemporaryDirectory() as folder:
+    tree = pathlib.Path(folder)
+    for name in ("scripts", "bin", "cache"):
+        (tree / name).mkdir()
+    shutil.copy(ROOT / "scripts/build", tree / "scripts")
+    (tree / "cache/env").write_text("")
+    for name, text in {"cmake": CMAKE, "ninja": '#!/bin/sh\necho "ninja $*"\n', "nproc": "#!/bin/sh\necho 4\n"}.items():
+        (tree / "bin" / name).write_text(text)
+        (tree / "bin" / name).chmod(0o755)
+
+    def build(*words, **variables):
+        done = subprocess.run([tree / "scripts/build", *words], capture_output=True, text=True,
+                              env={"PATH": f"{tree}/bin:{os.environ['PATH']}", "DSTRAIN_CACHE": f"{tree}/cache", **variables})
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    kernels, minutes, ninja = build("release", "dstrain")
+    assert kernels == "build: kernels for GPUs of compute capability 9.0", kernels
+    assert minutes.startswith("build: from nothing about ") and " minutes on 4 cores" in minutes, minutes
+    assert ninja == "ninja -C build/release dstrain", ninja
+    assert build("release", "dstrain", "test_base") == ["ninja -C build/release dstrain test_base"]
+    assert build("release", DSTRAIN_GPUS="8.0")[0] == kernels
+    assert build("dev") == [kernels, "ninja -C build/dev"]
+print("scripts/build: ok")
