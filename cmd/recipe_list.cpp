@@ -11,13 +11,15 @@
 #include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain {
 namespace {
 
 /// What its first line says: "# recipes/quickstart.yaml - a small Vision Transformer ...".
 std::string first_words(const std::filesystem::path& recipe) {
-  const std::string text = read_file(recipe);
+  const auto variant = find_variant(recipe);
+  const std::string text = read_file(variant ? variant->file : recipe);
   const std::string line = text.substr(0, text.find('\n'));
   constexpr std::string_view kDash = " - ";
   const std::size_t dash = line.find(kDash);

@@ -11,16 +11,17 @@
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
 #include "engine/recipe/text.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Anything but a folder, whose name may be that of a model.
+/// Anything but a folder, whose name may be that of a model; a variant of a recipe, too.
 bool is_there(const fs::path& path) {
   const PathKind kind = path_kind(path);
-  return kind == PathKind::file || kind == PathKind::other;
+  return kind == PathKind::file || kind == PathKind::other || find_variant(path);
 }
 
 /// The recipe of the tree that is called so; empty: none.

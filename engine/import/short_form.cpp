@@ -12,6 +12,7 @@
 #include "engine/recipe/families.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/text.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain::importing {
 namespace {
@@ -255,7 +256,12 @@ std::vector<fs::path> recipes_meant(const std::string& word, const std::vector<f
 std::vector<fs::path> recipes_below(const fs::path& folder) {
   std::vector<fs::path> recipes;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() == ".yaml") recipes.push_back(entry.path());
+    if (entry.path().extension() != ".yaml") continue;
+    const std::vector<std::string> variants = variants_of(entry.path());
+    for (const std::string& variant : variants)
+      recipes.push_back(entry.path().parent_path() /
+                        fmt::format("{}_{}.yaml", entry.path().stem().string(), variant));
+    if (variants.empty()) recipes.push_back(entry.path());
   }
   std::ranges::sort(recipes);
   return recipes;

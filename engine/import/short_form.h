@@ -31,7 +31,8 @@ struct ShortForm {
 [[nodiscard]] std::vector<std::filesystem::path> recipes_meant(
     const std::string& word, const std::vector<std::filesystem::path>& recipes);
 
-/// All recipes (.yaml) below a folder, by name.
+/// All recipes (.yaml) below a folder, by name: one with variants by theirs, as files that need not
+/// be there (variants.h).
 [[nodiscard]] std::vector<std::filesystem::path> recipes_below(const std::filesystem::path& folder);
 
 }  // namespace dstrain::importing

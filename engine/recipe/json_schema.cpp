@@ -6,6 +6,7 @@
 
 #include "engine/recipe/json_value.h"
 #include "engine/recipe/render.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain {
 namespace {
@@ -141,6 +142,11 @@ std::string json_schema() {
   schema["$schema"] = "http://json-schema.org/draft-07/schema#";
   schema["title"] = "dstrain recipe";
   schema.update(JsonSchema().write());
+  schema["properties"][std::string(kVariants)] = {
+      {"description", kVariantsText},
+      {"type", "object"},
+      {"additionalProperties", {{"type", "object"}}},
+      {"default", Json::object()}};
   return schema.dump(2) + "\n";
 }
 

@@ -14,6 +14,7 @@
 #include "engine/recipe/rules.h"
 #include "engine/recipe/tree.h"
 #include "engine/recipe/value.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain {
 namespace {
@@ -92,14 +93,16 @@ void take_optimizer_defaults(OptimizerConfig& config, const YamlReader& reader) 
 }  // namespace
 
 LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
-                          const std::vector<std::string>& overrides) {
+                          const std::vector<std::string>& overrides, const std::string& variant) {
   Diagnostics diagnostics(file, overrides);
   std::optional<Node> root = read_tree(text, diagnostics);
   if (!root) throw RecipeError(diagnostics.take(Severity::error));
+  const std::vector<std::string> variants = take_variant(*root, variant, diagnostics);
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     apply_override(*root, overrides[i], static_cast<int>(i), diagnostics);
   }
   LoadedRecipe loaded = {.file = file, .name = std::filesystem::path(file).stem().string()};
+  if (!variant.empty()) loaded.name += "_" + variant;
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
   take_optimizer_defaults(loaded.recipe.optimizer, reader);
@@ -110,14 +113,19 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   loaded.origins = origins.list(loaded.recipe);
   loaded.variables = origins.variables();
   loaded.warnings = diagnostics.take(Severity::warning);
+  // Mistakes of a variant are found before it is asked for.
+  if (variant.empty() && overrides.empty())
+    for (const std::string& each : variants) (void)parse_recipe(text, file, {}, each);
   return loaded;
 }
 
 LoadedRecipe load_recipe(const std::filesystem::path& file,
                          const std::vector<std::string>& overrides) {
   std::optional<std::string> text;
+  VariantPath read = {.file = file, .variant = {}};
   try {
-    if (path_exists(file)) text = read_file(file, kMaxRecipeBytes);
+    if (!path_exists(file)) read = find_variant(file).value_or(read);
+    if (path_exists(read.file)) text = read_file(read.file, kMaxRecipeBytes);
   } catch (const Error& error) {
     fail(shown_path(file), error.what(),
          error.hint().empty() ? "give the path of a recipe (.yaml)" : error.hint());
@@ -126,7 +134,7 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
     fail(shown_path(file), "there is no such file",
          "dstrain recipe list names the recipes that come with it");
   }
-  return parse_recipe(*text, file.string(), overrides);
+  return parse_recipe(*text, read.file.string(), overrides, read.variant);
 }
 
 }  // namespace dstrain

@@ -46,7 +46,7 @@ struct Origin {
 
 struct LoadedRecipe {
   std::string file = {};  ///< as given
-  std::string name = {};  ///< file name without folder and .yaml
+  std::string name = {};  ///< file name without folder and .yaml, with the variant
   Recipe recipe = {};
   std::vector<Origin> origins = {};         ///< every field, in schema order
   std::vector<std::string> variables = {};  ///< environment variables that values were made of
@@ -55,12 +55,15 @@ struct LoadedRecipe {
 
 /// Reads, applies `--set` overrides ("path.to.key=value", in order) and checks everything.
 /// Throws RecipeError with all mistakes of the run; never crashes, hangs or allocates without bound
-/// on any input.
+/// on any input. A file X_V.yaml that is not there is variant V of X.yaml (variants.h); a recipe
+/// with variants is read in each of them, too, where nothing is overridden.
 [[nodiscard]] LoadedRecipe load_recipe(const std::filesystem::path& file,
                                        const std::vector<std::string>& overrides = {});
-/// The same for text in memory; `file` is only named in messages.
+/// The same for text in memory; `file` is only named in messages. `variant` of the recipe's
+/// `variants`; empty: none.
 [[nodiscard]] LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
-                                        const std::vector<std::string>& overrides = {});
+                                        const std::vector<std::string>& overrides = {},
+                                        const std::string& variant = {});
 
 /// The fully resolved recipe, of the values in `loaded.recipe`, as YAML that `load_recipe` accepts
 /// and that reproduces the run; one comment per value names its origin.

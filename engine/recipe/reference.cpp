@@ -7,6 +7,7 @@
 #include "engine/recipe/render.h"
 #include "engine/recipe/text.h"
 #include "engine/recipe/value.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain {
 namespace {
@@ -103,7 +104,7 @@ std::string reference_markdown() {
          "edit.\n"
          "How a recipe works: README.md. An editor that reads YAML completes and checks with "
          "recipe.schema.json.\n" +
-         Reference().write();
+         Reference().write() + fmt::format("\n## {}\n\n{}\n", kVariants, kVariantsText);
 }
 
 }  // namespace dstrain

@@ -7,7 +7,7 @@ import time
 import zlib
 from pathlib import Path
 
-from support import ROOT, expect_success, metrics, only_run, run
+from support import ROOT, expect_success, metrics, only_run, recipe_text, run, tree_recipes
 
 DIGITS = "recipes/cnn/cnn-basic_digits.yaml"
 
@@ -68,11 +68,11 @@ assert planned.stderr.count("/nowhere") == 1 and planned.stdout.count("phase ") 
 
 TINY = ["model.image_size=64", "optimizer.lr=0.01", "precision.compute=fp32", "data.samples=32", "run.steps=2", "batch.global=16", "batch.micro=4",
         "parallel.backend=gloo"]
-for recipe in sorted((ROOT / "recipes/cnn").glob("*_random_zero3.yaml")):
+for recipe in (path for path in tree_recipes("cnn") if path.name.endswith("_random_zero3.yaml")):
     with tempfile.TemporaryDirectory() as scratch:
         clips = ["data.frames=2"] if "cnn-lstm" in recipe.name else []
         settings = [word for s in [*TINY, *clips, f"run.output={scratch}"] for word in ("--set", s)]
-        if "vgg" in recipe.read_text():
+        if "vgg" in recipe_text(recipe):
             continue  # 130M parameters, whatever the image
         expect_success(run("launch", recipe, "--ranks", 2, *settings))
         steps = metrics(only_run(scratch))

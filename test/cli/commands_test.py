@@ -5,13 +5,13 @@ import re
 import resource
 import tempfile
 
-from support import ROOT, expect_success, run
+from support import ROOT, expect_success, recipe_text, run, tree_recipes
 
 COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe list", "recipe schema", "recipe import-deepspeed", "report",
             "bench", "bench step", "bench kernel", "bench flops", "bench images", "bench run", "bench zero", "bench parallel", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "checkpoint import", "checkpoint inspect", "data",
             "data tokenize", "data prepare"]
-recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
-assert len(recipes) >= 5, recipes
+recipes = tree_recipes()
+assert len(recipes) >= 90, recipes
 
 expect_success(run("--help"))
 assert "dstrain" in expect_success(run("--version"))
@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
         text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
-        if comment := re.search(r"planned: (.*)", recipe.read_text()):
+        if comment := re.search(r"planned: (.*)", recipe_text(recipe)):
             host = re.search(r"the host holds ([\d.]+) GiB", comment[1])
             for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
                 commented.setdefault(ranks, {})[recipe] = (float(gib), host and float(host[1]))

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import tempfile
@@ -108,3 +109,17 @@ def rank_processes(directory):
         if rank and b"engine" in command:
             found[int(rank[0])] = pid
     return found
+
+
+def recipe_text(recipe):
+    """Of the file, or of that whose variant it is."""
+    return (recipe if recipe.exists() else recipe.with_name(recipe.stem.rsplit("_", 1)[0] + ".yaml")).read_text()
+
+
+def tree_recipes(folder="."):
+    """Paths of the recipes of the tree: one with variants by theirs, as files that are not there."""
+    paths = []
+    for path in (ROOT / "recipes" / folder).rglob("*.yaml"):
+        variants = re.findall(r"^  (\w+):", path.read_text().partition("\nvariants:\n")[2], re.M)
+        paths += [path.with_name(f"{path.stem}_{variant}.yaml") for variant in variants] or [path]
+    return sorted(paths)

@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 
-from support import DSTRAIN, ROOT, expect_success, run
+from support import DSTRAIN, ROOT, expect_success, run, tree_recipes
 
 scratch = pathlib.Path(tempfile.mkdtemp())
 
@@ -36,7 +36,7 @@ refused(elsewhere("launch", "qwen2.5-3b", "--dry-run"), "is no recipe, but the b
 (scratch / "quickstart.yaml").write_text((ROOT / "recipes/quickstart.yaml").read_text().replace("seed: 42", "seed: 7"))
 assert "seed: 7 " in expect_success(elsewhere("recipe", "show", "quickstart.yaml"))
 listed = expect_success(run("recipe", "list")).splitlines()
-assert len(listed) == len(list((ROOT / "recipes").rglob("*.yaml"))) and all("  " in line for line in listed), listed
+assert len(listed) == len(tree_recipes()) and all("  " in line for line in listed), listed
 assert {line.split()[0] for line in expect_success(run("recipe", "list", "qwen2.5-3b-moe")).splitlines()} == {"qwen2.5-3b-moe_metamathqa", "qwen2.5-3b-moe_random"}
 
 # The same words for launch, plan, verify and bench run.

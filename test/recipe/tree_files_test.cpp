@@ -1,36 +1,54 @@
 #include <algorithm>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "engine/recipe/load.h"
+#include "engine/recipe/variants.h"
 #include "test/recipe/golden.h"
 
 namespace dstrain {
+
+/// Those of a folder: one with variants by theirs, as files that are not there.
+std::vector<std::filesystem::path> recipes_of(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".yaml") continue;
+    const std::vector<std::string> variants = variants_of(entry.path());
+    for (const std::string& variant : variants)
+      paths.push_back(entry.path().parent_path() /
+                      (entry.path().stem().string() + "_" + variant + ".yaml"));
+    if (variants.empty()) paths.push_back(entry.path());
+  }
+  return paths;
+}
 
 TEST_CASE("every recipe in the tree loads without a warning, says what it is and reads back",
           "[recipe]") {
   ::unsetenv("DSTRAIN_DATA");
   int num_recipes = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator("recipes")) {
-    if (entry.path().extension() != ".yaml") continue;
+  for (const std::filesystem::path& recipe : recipes_of("recipes")) {
     ++num_recipes;
-    const std::string path = entry.path().string();
+    const std::string path = recipe.string();
     CAPTURE(path);
-    CHECK(test::read_text(path).starts_with("# " + path + " - "));
+    const auto variant = find_variant(recipe);
+    const std::string file = variant ? variant->file.string() : path;
+    CHECK(test::read_text(file).starts_with("# " + file + " - "));
     const LoadedRecipe loaded = load_recipe(path);
     CHECK(loaded.warnings.empty());
     const LoadedRecipe again = parse_recipe(resolved_yaml(loaded), "resolved.yaml");
     CHECK(again.recipe == loaded.recipe);
     CHECK(again.warnings.empty());
   }
-  CHECK(num_recipes >= 13);
+  CHECK(num_recipes >= 90);
 }
 
 TEST_CASE("a recipe's name ends with its strategy, or says that it has adapters", "[recipe]") {
-  for (const auto& entry : std::filesystem::directory_iterator("recipes/vit")) {
-    const std::string name = entry.path().stem().string();
+  for (const std::filesystem::path& path : recipes_of("recipes/vit")) {
+    const std::string name = path.stem().string();
     const std::string strategy = name.substr(name.rfind('_') + 1);
     CAPTURE(name);
-    const Recipe recipe = load_recipe(entry.path()).recipe;
+    const Recipe recipe = load_recipe(path).recipe;
     const int stage = recipe.parallel.zero.stage;
     const bool plusplus =
         recipe.precision.gather != GatherType::compute || recipe.parallel.zero.second_shard > 1;
@@ -44,12 +62,11 @@ TEST_CASE("a recipe's name ends with its strategy, or says that it has adapters"
 
 TEST_CASE("a strategy in a recipe's name is its ZeRO stage, ddp stage 0", "[recipe]") {
   int named = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator("recipes")) {
-    if (entry.path().extension() != ".yaml") continue;
-    const std::string name = entry.path().stem().string();
+  for (const std::filesystem::path& path : recipes_of("recipes")) {
+    const std::string name = path.stem().string();
     const std::string strategy = name.substr(name.rfind('_') + 1);
     CAPTURE(name);
-    const int stage = load_recipe(entry.path()).recipe.parallel.zero.stage;
+    const int stage = load_recipe(path).recipe.parallel.zero.stage;
     if (strategy == "ddp") CHECK(stage == 0);
     if (strategy == "zeropp") CHECK(stage == 3);
     if (strategy == "zero1" || strategy == "zero2" || strategy == "zero3")
