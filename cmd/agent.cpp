@@ -7,7 +7,6 @@
 
 #include "cmd/command.h"
 #include "cmd/version.h"
-#include "launcher/job/tree_agent.h"
 #include "launcher/transport/dial.h"
 
 namespace dstrain {
@@ -16,7 +15,6 @@ namespace {
 struct AgentOptions {
   bool over_ssh = false;
   bool dial = false;
-  bool tree = false;
 };
 
 int agent(const AgentOptions& options) {
@@ -36,7 +34,6 @@ int agent(const AgentOptions& options) {
   UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   leave_streams();
-  if (options.tree) return launcher::run_tree_agent(std::move(in), std::move(out), kVersion);
   return launcher::run_agent(std::move(in), std::move(out),
                              options.over_ssh ? launcher::identity_over_ssh(kVersion)
                                               : launcher::AgentIdentity{.build = kVersion});
@@ -55,10 +52,6 @@ Command add_agent(CLI::App& root) {
                 "Read the controller's address from standard input and connect to it (srun). "
                 "Default: standard input and output are the connection.")
       ->excludes(over_ssh);
-  app->add_flag("--tree", options->tree,
-                "Read from standard input which agents to start by ssh on other hosts, and, when "
-                "another host has\n"
-                "started this one, where to connect to.");
   return {app, [options] { return agent(*options); }};
 }
 

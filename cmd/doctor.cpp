@@ -45,12 +45,9 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
   const Allocation allocation = allocate(options.request, probe_machine(),
                                          [](const char* name) { return std::getenv(name); });
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::unique_ptr<Transport> transport =
-      reach_hosts(allocation.hosts,
-                  {.agent_command = {self, "agent"},
-                   .ssh_config = options.ssh_config,
-                   .ship = options.ship,
-                   .tree = {.say = [](const std::string& line) { print_error("{}\n", line); }}});
+  const std::unique_ptr<Transport> transport = reach_hosts(
+      allocation.hosts,
+      {.agent_command = {self, "agent"}, .ssh_config = options.ssh_config, .ship = options.ship});
   InspectHostsOptions how{.build = kVersion, .request = {}};
   how.request.working_directory = std::filesystem::current_path().string();
   return inspect_hosts(allocation.hosts, *transport, how);

@@ -45,14 +45,6 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
       "--ship", options.ship,
       "Copy this dstrain to hosts that lack it or have another version, and run it from there.");
   app.add_option(
-         "--ssh-tree-from", options.ssh_tree_from,
-         "From so many hosts on, the first ones start the others: ssh from host to host, and the "
-         "others' agents\n"
-         "connect to this machine. Hosts that cannot be started so are started from here. 0: "
-         "never. Default: 65.")
-      ->check(number_in(0, 1 << 20));
-  app.add_option("--ssh-tree-radix", options.ssh_tree_radix)->check(number_in(1, 256))->group("");
-  app.add_option(
          "--env", options.environment,
          "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
          "NCCL_*, GLOO_*,\n"

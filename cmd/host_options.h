@@ -6,9 +6,9 @@
 
 namespace dstrain {
 
-/// The options of a job about its hosts and about failures: --ranks, --hosts,
-/// --hostfile, --include, --exclude, --ssh-config, --ship, --ssh-tree-from, --env, --env-file, --max-restarts,
-/// --min-ranks, --hang-timeout, --tee.
+/// The options of a job about its hosts and about failures: --ranks, --hosts, --hostfile,
+/// --include, --exclude, --ssh-config, --ship, --env, --env-file, --max-restarts, --min-ranks,
+/// --hang-timeout, --tee.
 void add_host_options(CLI::App& app, launcher::LaunchOptions& options);
 
 /// The options about where a run is kept: --resume, --run-name, --dry-run.

@@ -23,10 +23,9 @@ constexpr const char* kGroup = "SLURM";
 
 /// Options of the launch that a batch script does not repeat: it brings a recipe of its own, Slurm
 /// chooses the hosts, and each start of the job resumes by itself.
-constexpr std::array kNotRepeated = {"recipe",   "words",           "--set",
-                                     "--hosts",  "--hostfile",      "--ssh-config",
-                                     "--ship",   "--ssh-tree-from", "--ssh-tree-radix",
-                                     "--resume", "--run-name",      "--dry-run"};
+constexpr std::array kNotRepeated = {"recipe",     "words",        "--set",  "--hosts",
+                                     "--hostfile", "--ssh-config", "--ship", "--resume",
+                                     "--run-name", "--dry-run"};
 
 /// The other options that were given, as words.
 std::vector<std::string> launch_arguments(const CLI::App& app) {

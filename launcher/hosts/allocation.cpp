@@ -73,6 +73,15 @@ void check_ranks(int ranks, const std::vector<Host>& hosts) {
                   : "use fewer ranks, or give the hosts more slots");
 }
 
+void check_number(const std::vector<Host>& hosts) {
+  const auto num_ssh = std::ranges::count(hosts, Reach::ssh, &Host::reach);
+  if (num_ssh <= kMaxSshHosts) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{} hosts by ssh: dstrain starts at most {}", num_ssh, kMaxSshHosts),
+              "take fewer hosts with --include or --exclude; a larger job belongs to a scheduler: "
+              "`dstrain launch --slurm`, see slurm/README.md");
+}
+
 }  // namespace
 
 Allocation allocate(const HostRequest& request, const Machine& machine,
@@ -97,6 +106,7 @@ Allocation allocate(const HostRequest& request, const Machine& machine,
   if (filtered) {
     allocation.hosts = filter_hosts(std::move(allocation.hosts), request.include, request.exclude);
   }
+  check_number(allocation.hosts);
   check_ranks(request.ranks, allocation.hosts);
   return allocation;
 }

@@ -49,9 +49,13 @@ struct HostRequest {
 /// The hosts of `request`; without any, those of the SLURM allocation that `variables` describe
 /// (SLURM_JOB_ID without SLURM_STEP_ID); else this machine. Every host with its slots, whatever
 /// `ranks` says, so that hosts beyond those ranks are spares. Error{usage} names file, line and
-/// column.
+/// column; for more than kMaxSshHosts it says what to do.
 [[nodiscard]] Allocation allocate(const HostRequest& request, const Machine& machine,
                                   const Variables& variables);
+
+/// Hosts that one `dstrain launch` or `dstrain doctor` starts agents on by ssh; each is a process
+/// of its own here for as long as the job runs.
+inline constexpr int kMaxSshHosts = 64;
 
 /// This machine with `ranks` slots; 0 takes one per visible GPU, or one on a machine without.
 /// Error{usage} for more ranks than visible GPUs, unless CUDA_VISIBLE_DEVICES hides them all, which

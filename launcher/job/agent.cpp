@@ -204,7 +204,6 @@ class Agent {
         case FrameType::states:
           hangs_.ask(Clock::now(), watched_ranks());
           break;
-        case FrameType::tree:  // comes before the hello, and not to this process
         case FrameType::ready:
         case FrameType::started:
         case FrameType::console:
@@ -218,7 +217,6 @@ class Agent {
         case FrameType::states_end:
         case FrameType::inspection:
         case FrameType::pace:
-        case FrameType::tree_problem:
         case FrameType::listening:
         case FrameType::reached:
           throw Error(ErrorKind::internal, "the controller sent a message that only agents send");

@@ -232,8 +232,6 @@ class Controller {
       case FrameType::sweep:
       case FrameType::inspect:
       case FrameType::inspection:
-      case FrameType::tree:
-      case FrameType::tree_problem:
       case FrameType::listening:
       case FrameType::reach:
       case FrameType::reached:
@@ -528,7 +526,7 @@ class Controller {
 }  // namespace
 
 Outcome run_attempt(Attempt attempt, StopRequests& stops, Console& console,
-                       Interrupts& interrupts) {
+                    Interrupts& interrupts) {
   Controller controller(std::move(attempt), stops, console, interrupts);
   return controller.run();
 }

@@ -265,8 +265,7 @@ class Job {
       if (!here_only) job.token = token_->name();
       if (node.host.reach != Reach::local && job.command.front() == own_program())
         job.command.front() = kAgentProgram;
-      if (node.host.reach != Reach::local)
-        job.lease_ms = static_cast<int>(attempt.lease.count());
+      if (node.host.reach != Reach::local) job.lease_ms = static_cast<int>(attempt.lease.count());
       attempt.jobs.push_back(std::move(job));
       hosts.push_back(node.host);
     }
@@ -278,9 +277,6 @@ class Job {
     return {.agent_command = options_.agent_command,
             .ssh_config = options_.ssh_config,
             .ship = options_.ship,
-            .tree = {.from = options_.ssh_tree_from,
-                     .radix = options_.ssh_tree_radix,
-                     .say = [this](const std::string& line) { console_.lines(line); }},
             .srun_log = RunLayout(run_.path).srun_log(),
             .joined = options_.joined};
   }
@@ -297,7 +293,6 @@ class Job {
     if (hosts.empty()) return;
     ReachOptions how = reach_options();
     how.connect_limit = kSweepConnectLimit;
-    how.tree.from = 0;
     const std::unique_ptr<Transport> transport = reach_hosts(hosts, how);
     const std::vector<HostSweep> sweeps = sweep_hosts(
         hosts.size(), *transport, {.build = options_.build, .run_directory = run_.path.string()});

@@ -50,8 +50,6 @@ struct LaunchOptions {
   Tee tee = {};                               ///< ranks whose output is shown
   bool ship = false;                          ///< copy our own tree to hosts that lack it
   std::filesystem::path ssh_config = {};      ///< ssh -F
-  int ssh_tree_from = 65;   ///< from so many hosts on, hosts start others; 0: never
-  int ssh_tree_radix = 32;  ///< how many one host starts at most
   /// The hosts whose processes srun or mpirun has started (launcher/transport/joined.h); they are
   /// the job's.
   std::shared_ptr<JoinedHosts> joined = nullptr;

@@ -39,11 +39,9 @@ enum class FrameType : std::uint8_t {
   inspect,     ///< c: InspectHost
   inspection,  ///< a: JSON of launcher/doctor/inspect.h
   pace,        ///< a: PaceMessage, every few seconds while steps are made
-  tree,        ///< c: TreeOrder, before the hello of `dstrain agent --tree`
-  tree_problem,  ///< a: TreeProblem, before its hello
-  listening,     ///< a: ListeningAgent, before its inspection
-  reach,         ///< c: ReachPeers
-  reached,       ///< a: ReachedPeers
+  listening,   ///< a: ListeningAgent, before its inspection
+  reach,       ///< c: ReachPeers
+  reached,     ///< a: ReachedPeers
 };
 
 struct Frame {

@@ -16,7 +16,7 @@ namespace dstrain::launcher {
 
 /// Version of the messages below; controller and agent must agree, the hello says which each
 /// speaks.
-inline constexpr std::int64_t kProtocolVersion = 7;
+inline constexpr std::int64_t kProtocolVersion = 8;
 /// First word of a hello.
 inline constexpr std::string_view kProgram = "dstrain";
 
@@ -55,7 +55,7 @@ struct PrepareJob {
   int cores = 1;  ///< of this node, shared by its ranks
   /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
   std::string rendezvous_address;
-  int attempt = 0;       ///< counts the starts of this job, from 0
+  int attempt = 0;          ///< counts the starts of this job, from 0
   std::string secret = {};  ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
   int lease_ms = 0;         ///< end the ranks after so long without a ping; 0: never
   HangLimit hang_limit = {};
@@ -67,8 +67,7 @@ struct PrepareJob {
   static auto fields(auto& m) {
     return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,
                     m.first_rank, m.num_ranks, m.world_size, m.cores, m.rendezvous_address,
-                    m.attempt, m.secret, m.lease_ms, m.hang_limit, m.token, m.peer_address,
-                    m.tee);
+                    m.attempt, m.secret, m.lease_ms, m.hang_limit, m.token, m.peer_address, m.tee);
   }
 };
 
@@ -248,39 +247,6 @@ struct ReachedPeers {
   std::vector<PeerProblem> problems;
 
   static auto fields(auto& m) { return std::tie(m.problems); }
-};
-
-/// An agent that another one starts by ssh.
-struct TreeChild {
-  std::string name;                      ///< by which it introduces itself to the controller
-  std::vector<std::string> destination;  ///< arguments of ssh that name the host
-
-  static auto fields(auto& m) { return std::tie(m.name, m.destination); }
-};
-
-/// What an agent of an ssh tree does before its hello (launcher/job/tree_agent.h).
-struct TreeOrder {
-  static constexpr FrameType kType = FrameType::tree;
-  std::string name;              ///< by which it dials; empty: its standard streams are the channel
-  std::string target;            ///< to_line(DialTarget), for itself or its children
-  std::int64_t limit_ms = 0;     ///< for a child, from its ssh to its welcome by the controller
-  std::vector<std::string> ssh;  ///< program and options
-  std::string command;           ///< remote command of every child
-  std::vector<TreeChild> children;
-
-  static auto fields(auto& m) {
-    return std::tie(m.name, m.target, m.limit_ms, m.ssh, m.command, m.children);
-  }
-};
-
-/// A child that could not be started.
-struct TreeProblem {
-  static constexpr FrameType kType = FrameType::tree_problem;
-  std::string name;
-  int exit_code = 0;  ///< ssh's exit code; 0: the time limit expired
-  std::string words;  ///< end of ssh's standard error
-
-  static auto fields(auto& m) { return std::tie(m.name, m.exit_code, m.words); }
 };
 
 struct StartedRank {

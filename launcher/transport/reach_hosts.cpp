@@ -12,10 +12,8 @@ namespace dstrain::launcher {
 namespace {
 
 std::unique_ptr<Transport> reach_by_ssh(std::vector<NodeHost> nodes, const ReachOptions& options) {
-  SshOptions ssh{.agent_command = options.agent_command,
-                 .config = options.ssh_config,
-                 .ship = options.ship,
-                 .tree = options.tree};
+  SshOptions ssh{
+      .agent_command = options.agent_command, .config = options.ssh_config, .ship = options.ship};
   ssh.agent_command.front() = start_program(ssh.agent_command.front());
   ssh.agent_command.emplace_back("--over-ssh");
   // For the wrapper of an installed tree, which looks for LibTorch before there is a channel.

@@ -18,8 +18,7 @@ struct ReachOptions {
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent
   std::filesystem::path ssh_config = {};   ///< ssh -F; empty: the user's own
   bool ship = false;                       ///< copy our own tree to hosts that lack it
-  SshTreeOptions tree = {};
-  std::filesystem::path srun_log = {};  ///< srun's own standard error
+  std::filesystem::path srun_log = {};     ///< srun's own standard error
   std::shared_ptr<JoinedHosts> joined = nullptr;
   /// Time after which a silent host is given up; empty: the default of each transport.
   std::optional<std::chrono::seconds> connect_limit = {};

@@ -10,19 +10,14 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kLargestHello = 64 << 10;
-constexpr std::size_t kLargestProblem = 4 << 10;
 
 }  // namespace
 
 FirstFrame first_frame(std::string_view bytes, bool ended) {
-  const FirstFrame part = ended ? FirstFrame::none : FirstFrame::unfinished;
-  if (bytes.size() < kFrameHeader) return part;
-  const std::size_t size = frame_bytes(bytes);
-  const auto type = static_cast<FrameType>(bytes[4]);
-  if (type == FrameType::hello && size <= kFrameHeader + kLargestHello) return FirstFrame::hello;
-  if (type != FrameType::tree_problem || size > kFrameHeader + kLargestProblem)
-    return FirstFrame::none;
-  return bytes.size() < size ? part : FirstFrame::tree_problem;
+  if (bytes.size() < kFrameHeader) return ended ? FirstFrame::none : FirstFrame::unfinished;
+  const bool hello = static_cast<FrameType>(bytes[4]) == FrameType::hello &&
+                     frame_bytes(bytes) <= kFrameHeader + kLargestHello;
+  return hello ? FirstFrame::hello : FirstFrame::none;
 }
 
 std::vector<std::string> ssh_words(std::chrono::seconds connect_timeout,

@@ -17,7 +17,6 @@ namespace dstrain::launcher {
 struct SshLogin {
   using Time = Transport::Time;
   enum class Stage {
-    awaited,  ///< another host is to start its agent, which dials
     waiting,  ///< for its turn, with `task` to do next
     opening,  ///< ssh runs, the agent's hello has not come
     copying,  ///< ssh runs and takes in our tree
@@ -29,12 +28,11 @@ struct SshLogin {
   NodeHost host;
   Stage stage = Stage::waiting;
   Task task = Task::agent;
-  int parent = -1;                ///< awaited: index of the login that is to start it
   int tries = 0;                  ///< of this task
   bool copied = false;            ///< the host has our tree; it can send it on
   int source = -1;                ///< copying: index of the login that sends it on; -1: we send it
   Time due = {};                  ///< waiting: not before
-  Time limit = Time::max();       ///< awaited, opening, copying
+  Time limit = Time::max();       ///< opening, copying
   std::optional<Time> closed_at;  ///< when the output of ssh ended
   std::optional<Time> banner_at;  ///< when something else than a hello came
   bool look_again = false;        ///< part of a frame has come, which poll would report for ever
@@ -46,12 +44,11 @@ struct SshLogin {
 };
 
 /// What the first bytes from an agent are.
-enum class FirstFrame { unfinished, hello, tree_problem, none };
+enum class FirstFrame { unfinished, hello, none };
 /// `ended`: no more will come.
 [[nodiscard]] FirstFrame first_frame(std::string_view bytes, bool ended);
 
-/// Command line of ssh with its options, for this machine with the user's `config`, for another one
-/// without.
+/// Command line of ssh with its options; an empty `config` leaves the user's own.
 [[nodiscard]] std::vector<std::string> ssh_words(std::chrono::seconds connect_timeout,
                                                  const std::filesystem::path& config);
 /// Options and arguments of ssh that say where to log in.

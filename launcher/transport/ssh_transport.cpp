@@ -15,7 +15,6 @@
 #include "launcher/protocol/protocol.h"
 #include "launcher/transport/ship.h"
 #include "launcher/transport/ssh_login.h"
-#include "launcher/transport/ssh_tree.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -39,22 +38,11 @@ class SshTransport final : public Transport {
       logins_.emplace_back();
       logins_.back().host = std::move(node);
     }
-    const int num_hosts = static_cast<int>(logins_.size());
-    if (options_.tree.from > 0 && num_hosts >= options_.tree.from) {
-      const std::vector<int> parents = plan_tree(num_hosts, options_.tree.radix);
-      for (std::size_t i = 0; i < logins_.size(); ++i) {
-        if (parents[i] < 0) continue;
-        logins_[i].parent = parents[i];
-        logins_[i].stage = Stage::awaited;
-      }
-      tree_.emplace(options_.tree.limit);
-    }
     if (options_.ship) ship_ = ship_tree(options_.agent_command.front());
   }
 
   void add_polls(std::vector<pollfd>& fds) const override {
     if (hash_output_) fds.push_back({hash_output_.get(), POLLIN, 0});
-    if (tree_) tree_->listener().add_polls(fds);
     for (const SshLogin& login : logins_) {
       if (login.standard_error.fd() >= 0) fds.push_back({login.standard_error.fd(), POLLIN, 0});
       if (login.socket && !login.look_again && !login.closed_at)
@@ -65,7 +53,6 @@ class SshTransport final : public Transport {
   void advance(std::vector<AgentLink>& links, Time now) override {
     next_look_.reset();
     if (ship_ && hash_.empty() && !hash_tree()) return;
-    if (tree_) take_dialled(links, now);
     int num_running = 0;
     for (SshLogin& login : logins_) {
       step(login, links, now);
@@ -82,13 +69,6 @@ class SshTransport final : public Transport {
       start(login, now);
       look_at(login.limit);
       ++num_running;
-    }
-    if (tree_ && std::none_of(logins_.begin(), logins_.end(), [](const SshLogin& login) {
-          return login.stage == Stage::awaited;
-        })) {
-      tree_->listener().close();
-      const std::string remark = tree_->remark(logins_.size());
-      if (!remark.empty() && options_.tree.say) options_.tree.say(remark);
     }
   }
 
@@ -144,70 +124,6 @@ class SshTransport final : public Transport {
     login.standard_error = {};
   }
 
-  /// Agents that other hosts have started. One that comes after its host was given up finds that
-  /// nobody wants it and ends.
-  void take_dialled(std::vector<AgentLink>& links, Time now) {
-    for (DialledAgent& agent : tree_->listener().advance(now)) {
-      for (SshLogin& login : logins_) {
-        if (login.stage != Stage::awaited ||
-            std::to_string(login.host.node) != agent.introduction.name)
-          continue;
-        login.stage = Stage::open;
-        links[static_cast<std::size_t>(login.host.node)].channel.emplace(welcome(std::move(agent)));
-        break;
-      }
-    }
-    if (const auto deadline = tree_->listener().deadline()) look_at(*deadline);
-  }
-
-  /// An awaited host is started from here.
-  void fall_back(SshLogin& login, const HostProblem& problem, Time now) {
-    login.stage = Stage::waiting;
-    login.parent = -1;
-    login.due = now;
-    look_at(now);
-    // That the host lacks our files is what --ship is for.
-    if (ship_ && problem.kind == HostProblem::Kind::no_binary) {
-      login.task = Task::copy;
-    } else {
-      tree_->fell_back(login.host.node, login.host.host, problem);
-    }
-  }
-
-  [[nodiscard]] bool is_child(const SshLogin& login, const SshLogin& parent) const {
-    return login.stage == Stage::awaited && login.parent == &parent - logins_.data();
-  }
-
-  /// The host will start nobody.
-  void give_up_children(const SshLogin& parent, const HostProblem& problem, Time now) {
-    for (SshLogin& login : logins_) {
-      if (is_child(login, parent)) fall_back(login, problem, now);
-    }
-  }
-
-  void take_tree_problem(const SshLogin& parent, const Frame& frame, Time now) {
-    TreeProblem told;
-    try {
-      told = unpack<TreeProblem>(frame);
-    } catch (const Error&) {
-      return;  // Something else spoke there; whoever is awaited falls back by the limit.
-    }
-    for (SshLogin& login : logins_) {
-      if (!is_child(login, parent) || std::to_string(login.host.node) != told.name) continue;
-      fall_back(
-          login,
-          tree_problem(parent.host.host.name, told.exit_code, told.words, options_.tree.limit),
-          now);
-    }
-  }
-
-  /// Tells an agent which others it is to start; nothing when it is none of the tree.
-  [[nodiscard]] std::string tree_order(const SshLogin& login) const {
-    if (!tree_) return {};
-    return tree_->order(logins_, static_cast<int>(&login - logins_.data()),
-                        ssh_words(options_.connect_timeout, {}), agent_command(true));
-  }
-
   /// Once for all hosts, in a child, since large libraries take a while. False while it runs.
   bool hash_tree() {
     if (!hash_output_) {
@@ -242,14 +158,13 @@ class SshTransport final : public Transport {
     return words;
   }
 
-  [[nodiscard]] std::string agent_command(bool in_tree) const {
+  [[nodiscard]] std::string agent_command() const {
     std::vector<std::string> words;
     if (!options_.environment.empty()) {
       words = {"env"};
       words.insert(words.end(), options_.environment.begin(), options_.environment.end());
     }
-    std::vector<std::string> command = options_.agent_command;
-    if (in_tree) command.emplace_back("--tree");
+    const std::vector<std::string>& command = options_.agent_command;
     if (ship_)
       return ship_agent_command(*ship_, hash_, words, {command.begin() + 1, command.end()});
     words.insert(words.end(), command.begin(), command.end());
@@ -305,12 +220,10 @@ class SshTransport final : public Transport {
         fail_system("make a socketpair");
       login.socket = UniqueFd(ends[0]);
       const UniqueFd theirs(ends[1]);
-      const std::string order = tree_order(login);
-      login.ssh = ChildProcess(ssh_command(host, agent_command(!order.empty())),
+      login.ssh = ChildProcess(ssh_command(host, agent_command()),
                                {theirs.get(), theirs.get(), errors.write.get()});
       login.stage = Stage::opening;
       login.limit = now + options_.hello_limit;
-      if (!order.empty()) give_order(login, order, now);
     } else if (login.source >= 0) {
       const UniqueFd null = open_null();
       login.ssh =
@@ -330,27 +243,7 @@ class SshTransport final : public Transport {
     login.standard_error.open(std::move(errors.read));
   }
 
-  void give_order(SshLogin& login, const std::string& order, Time now) {
-    if (::send(login.socket.get(), order.data(), order.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
-        static_cast<ssize_t>(order.size()))
-      fail_system("write to ssh");
-    login.limit += options_.tree.limit;
-    for (SshLogin& child : logins_) {
-      if (is_child(child, login))
-        child.limit = now + options_.connect_timeout + options_.tree.limit;
-    }
-  }
-
   void step(SshLogin& login, std::vector<AgentLink>& links, Time now) {
-    if (login.stage == Stage::awaited && login.limit != Time::max()) {
-      if (now >= login.limit) {
-        const std::string& parent = logins_[static_cast<std::size_t>(login.parent)].host.host.name;
-        fall_back(login, tree_problem(parent, 0, "", options_.tree.limit), now);
-      } else {
-        look_at(login.limit);
-      }
-    }
-    if (login.stage == Stage::awaited) return;
     if (login.stage == Stage::waiting || login.stage == Stage::over) return;
     login.standard_error.read();
     if (login.stage == Stage::opening) {
@@ -365,7 +258,7 @@ class SshTransport final : public Transport {
     if (login.stage != Stage::opening && login.stage != Stage::copying) return;
     if (now >= login.limit) {
       const std::string last = quote_output(login.standard_error.last_line());
-      refuse(login, links, now,
+      refuse(login, links,
              {HostProblem::Kind::timeout,
               fmt::format("{} within {} s{}{}",
                           login.stage == Stage::opening ? "no word from dstrain there"
@@ -387,25 +280,17 @@ class SshTransport final : public Transport {
     const ssize_t got =
         ::recv(login.socket.get(), block.data(), block.size(), MSG_PEEK | MSG_DONTWAIT);
     if (got > 0) {
-      std::string_view bytes(block.data(), static_cast<std::size_t>(got));
+      const std::string_view bytes(block.data(), static_cast<std::size_t>(got));
       const FirstFrame first =
           login.banner.empty() ? first_frame(bytes, login.ssh.ended()) : FirstFrame::none;
       if (first == FirstFrame::hello) {
         hand_over(login, links);
         return;
       }
-      if (first == FirstFrame::unfinished || first == FirstFrame::tree_problem) {
+      if (first == FirstFrame::unfinished) {
         login.look_again = true;
-        look_at(first == FirstFrame::unfinished ? now + kLookAgain : now);
-      }
-      if (first == FirstFrame::tree_problem) {
-        bytes = bytes.substr(0, frame_bytes(bytes));
-        (void)::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT);
-        FrameDecoder decoder;
-        decoder.append(bytes);
-        take_tree_problem(login, *decoder.next(), now);
-      } else if (first == FirstFrame::none &&
-                 ::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT) == got) {
+        look_at(now + kLookAgain);
+      } else if (::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT) == got) {
         if (login.banner.size() < block.size()) login.banner += bytes;
         if (!login.banner_at) login.banner_at = now;
       }
@@ -439,12 +324,7 @@ class SshTransport final : public Transport {
     login.stage = Stage::open;
   }
 
-  void refuse(SshLogin& login, std::vector<AgentLink>& links, Time now, HostProblem problem) {
-    give_up_children(
-        login,
-        {problem.kind, fmt::format("{} was to start it: {}", login.host.host.name, problem.text),
-         problem.hint},
-        now);
+  static void refuse(SshLogin& login, std::vector<AgentLink>& links, HostProblem problem) {
     links[static_cast<std::size_t>(login.host.node)].problem = std::move(problem);
     drop(login);
   }
@@ -456,9 +336,6 @@ class SshTransport final : public Transport {
     login.stage = Stage::waiting;
     login.due = due;
     look_at(due);
-    for (SshLogin& child : logins_) {
-      if (is_child(child, login)) child.limit = Time::max();
-    }
   }
 
   /// ssh has ended without a hello, or something else came in its place.
@@ -466,7 +343,7 @@ class SshTransport final : public Transport {
     if (!login.banner.empty()) {
       const std::string line = quote_output(login.banner);
       const bool ended = login.closed_at.has_value();
-      refuse(login, links, now,
+      refuse(login, links,
              {HostProblem::Kind::other,
               ended ? fmt::format("the login prints '{}' and ends", line)
                     : fmt::format("the shell start-up there prints to standard output: '{}'", line),
@@ -480,7 +357,7 @@ class SshTransport final : public Transport {
       again(login, Task::copy, now);
       return;
     }
-    refuse(login, links, now, std::move(problem));
+    refuse(login, links, std::move(problem));
   }
 
   void finish_copy(SshLogin& login, std::vector<AgentLink>& links, Time now) {
@@ -498,12 +375,12 @@ class SshTransport final : public Transport {
     }
     if (code == 255) {
       HostProblem problem = classify_ssh(code, login.standard_error.text());
-      if (!tried_again(login, problem, now)) refuse(login, links, now, std::move(problem));
+      if (!tried_again(login, problem, now)) refuse(login, links, std::move(problem));
       return;
     }
     std::string words;
     for (const char c : login.standard_error.text()) words += c == '\n' ? ';' : c;
-    refuse(login, links, now,
+    refuse(login, links,
            {HostProblem::Kind::no_binary,
             fmt::format("dstrain is not there and could not be copied: {}", quote_output(words)),
             "copying needs tar, find, sha256sum and room in ~/.cache (or XDG_CACHE_HOME) there"});
@@ -526,7 +403,6 @@ class SshTransport final : public Transport {
   std::vector<SshLogin> logins_;
   std::optional<Time> next_look_;
   std::minstd_rand random_;
-  std::optional<SshTree> tree_;  ///< nothing: every host is started from here
   std::optional<ShipTree> ship_;
   std::string hash_;  ///< of ship_; empty until it is known
   std::string hash_text_;

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,15 +63,6 @@ struct NodeHost {
   Host host;
 };
 
-/// Hosts that start others (launcher/transport/ssh_tree.h). It takes ssh from host to host and TCP
-/// from the hosts to this machine; hosts where that fails are started from here.
-struct SshTreeOptions {
-  int from = 65;  ///< hosts of a job, at least; 0: never
-  int radix = 32;
-  std::chrono::seconds limit{20};                    ///< for a host to start others
-  std::function<void(const std::string&)> say = {};  ///< takes a line for people
-};
-
 struct SshOptions {
   std::vector<std::string> agent_command;  ///< program (absolute path) and arguments on the host
   std::filesystem::path config = {};       ///< ssh -F; empty: the user's own
@@ -84,11 +74,9 @@ struct SshOptions {
   bool ship = false;
   /// NAME=VALUE for the agent, put before the program; seen by everybody there, so no secrets.
   std::vector<std::string> environment = {};
-  SshTreeOptions tree = {};
 };
-/// One ssh per host. Its standard streams are the channel, or, of an agent that another host has
-/// started, a connection that the agent dials. The remote command is constant but for the quoted
-/// program; everything else travels in frames.
+/// One ssh per host. Its standard streams are the channel. The remote command is constant but for
+/// the quoted program; everything else travels in frames.
 [[nodiscard]] std::unique_ptr<Transport> make_ssh_transport(std::vector<NodeHost> nodes,
                                                             SshOptions options);
 

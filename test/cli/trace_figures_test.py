@@ -107,7 +107,7 @@ def refusals(folder):
     saved = analyze(cut, "--salvage")
     assert saved["notes"] and saved["ranks"][0]["breakdown"]["events"] > 50
     for arguments, words in ((("--by", "block"), "actions.json"), (("--steps", "9-4"), "--steps"), (("--ranks", "x"), "--ranks"),
-                             (("--ranks", "5"), "nothing to analyze"), (("--as-hta", "--steps", "4"), "--as-hta")):
+                             (("--ranks", "5"), "nothing to analyze")):
         result = support.run("trace", "analyze", GOLDEN / "pytorch_ddp", *arguments)
         assert result.returncode == 64 and words in result.stderr, (arguments, result.stderr)
     empty = folder / "empty"

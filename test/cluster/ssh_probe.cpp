@@ -1,8 +1,7 @@
 // Starts real agents on hosts through the ssh transport and says what came of it, without a job.
 //   ssh_probe launch [--ship] [--config FILE] [--window N] [--hello-limit S] [--program FILE]
-//     [--tree-from N] [--tree-radix N] [--tree-limit S] [--stay S] HOST...
-//     one JSON line per host: {"host", "ms", "hello"} or {"host", "ms", "kind", "text", "hint"};
-//     while it stays, {"host", "kind": "lost"} for each that goes
+//     HOST...
+//     one JSON line per host: {"host", "ms", "hello"} or {"host", "ms", "kind", "text", "hint"}
 //   ssh_probe agent
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,7 +15,6 @@
 #include "engine/base/error.h"
 #include "launcher/base/interrupts.h"
 #include "launcher/job/agent.h"
-#include "launcher/job/tree_agent.h"
 #include "launcher/transport/transport.h"
 
 namespace {
@@ -25,11 +23,10 @@ using namespace dstrain;
 using namespace dstrain::launcher;
 using Clock = std::chrono::steady_clock;
 
-int agent(bool tree) {
+int agent() {
   fill_standard_streams();
   UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (tree) return run_tree_agent(std::move(in), std::move(out), "probe");
   return run_agent(std::move(in), std::move(out), identity_over_ssh("probe"));
 }
 
@@ -81,20 +78,7 @@ struct Probe {
     }
   }
 
-  /// Says which hosts are lost while nothing is asked of them.
-  void stay(std::chrono::seconds limit) {
-    for (const auto until = Clock::now() + limit; Clock::now() < until;) {
-      ::poll(nullptr, 0, 20);
-      for (std::size_t i = 0; i < hosts.size(); ++i) {
-        if (!channels[i] || channels[i]->receive()) continue;
-        channels[i].reset();
-        fmt::print("{}\n", nlohmann::json{{"host", hosts[i]}, {"kind", "lost"}}.dump());
-        std::fflush(stdout);
-      }
-    }
-  }
-
-  int run(std::chrono::seconds stay_limit) {
+  int run() {
     while (num_told < hosts.size()) {
       transport->advance(links, Clock::now());
       std::vector<pollfd> fds;
@@ -112,7 +96,6 @@ struct Probe {
       ::poll(fds.data(), fds.size(), wait_ms);
       ++num_turns;
     }
-    stay(stay_limit);
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       channels[i].reset();
       const AgentEnding ending =
@@ -138,36 +121,27 @@ struct Probe {
 int main(int argc, char** argv) {
   CLI::App app("ssh transport without a job");
   app.require_subcommand(1);
-  bool tree = false;
-  app.add_subcommand("agent")->add_flag("--tree", tree);
+  app.add_subcommand("agent");
   CLI::App* launch = app.add_subcommand("launch");
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> hosts;
   SshOptions options;
   int hello_limit_s = 60;
-  int tree_limit_s = 20;
-  int stay_s = 0;
   launch->add_flag("--ship", options.ship);
   launch->add_option("--config", options.config);
   launch->add_option("--window", options.window);
   launch->add_option("--hello-limit", hello_limit_s);
-  launch->add_option("--tree-from", options.tree.from);
-  launch->add_option("--tree-radix", options.tree.radix);
-  launch->add_option("--tree-limit", tree_limit_s);
-  launch->add_option("--stay", stay_s);
   launch->add_option("--environment", options.environment);
   launch->add_option("--program", program);
   launch->add_option("hosts", hosts);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (!launch->parsed()) return agent(tree);
+    if (!launch->parsed()) return agent();
     ::signal(SIGPIPE, SIG_IGN);
     fill_standard_streams();
     options.hello_limit = std::chrono::seconds(hello_limit_s);
-    options.tree.limit = std::chrono::seconds(tree_limit_s);
     options.agent_command = {program, "agent"};
-    options.tree.say = [](const std::string& line) { fmt::print(stderr, "say {}\n", line); };
-    return Probe(hosts, options).run(std::chrono::seconds(stay_s));
+    return Probe(hosts, options).run();
   } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n  hint: {}\n", error.what(), error.hint());
     return exit_code(error.kind());

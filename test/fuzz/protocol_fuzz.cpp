@@ -87,10 +87,6 @@ void unpack_frame(const Frame& frame) {
       return check_message<InspectionAnswer>(frame);
     case pace:
       return check_message<PaceMessage>(frame);
-    case tree:
-      return check_message<TreeOrder>(frame);
-    case tree_problem:
-      return check_message<TreeProblem>(frame);
     case listening:
       return check_message<ListeningAgent>(frame);
     case reach:

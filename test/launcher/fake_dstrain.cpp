@@ -1,7 +1,7 @@
 // The dstrain binary as far as launching goes, without recipes: controller, agent and the options
 // about hosts are the real ones, the ranks are whatever command stands after `--`.
 //   fake_dstrain launch --output DIR [options of cmd/host_options.h] -- RANK_COMMAND...
-//   fake_dstrain agent [--over-ssh [--tree] | --dial]
+//   fake_dstrain agent [--over-ssh | --dial]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,7 +18,6 @@
 #include "launcher/base/standard_output.h"
 #include "launcher/job/agent.h"
 #include "launcher/job/launch.h"
-#include "launcher/job/tree_agent.h"
 #include "launcher/transport/dial.h"
 #include "launcher/transport/joined.h"
 
@@ -32,12 +31,11 @@ std::string build() {
   return text != nullptr ? text : "fake";
 }
 
-int agent(bool over_ssh, bool dial, bool tree) {
+int agent(bool over_ssh, bool dial) {
   launcher::fill_standard_streams();
   if (dial) return launcher::run_dialled_agent(launcher::dial_as_slurm_node(STDIN_FILENO), build());
   launcher::UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   launcher::UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (tree) return launcher::run_tree_agent(std::move(in), std::move(out), build());
   return launcher::run_agent(
       std::move(in), std::move(out),
       over_ssh ? launcher::identity_over_ssh(build()) : launcher::AgentIdentity{build(), {}, {}});
@@ -80,8 +78,6 @@ int main(int argc, char** argv) {
   agent_app->add_flag("--over-ssh", over_ssh);
   bool dial = false;
   agent_app->add_flag("--dial", dial);
-  bool tree = false;
-  agent_app->add_flag("--tree", tree);
   CLI::App* launch_app = app.add_subcommand("launch");
   launcher::LaunchOptions options;
   launch_app->add_option("--output", options.output)->required();
@@ -95,7 +91,7 @@ int main(int argc, char** argv) {
   std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
   try {
     app.parse(words);
-    return *agent_app ? agent(over_ssh, dial, tree) : launch(options, command);
+    return *agent_app ? agent(over_ssh, dial) : launch(options, command);
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return exit_code(ErrorKind::usage);

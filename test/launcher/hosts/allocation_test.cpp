@@ -130,6 +130,15 @@ TEST_CASE("hosts keep all their slots, whatever --ranks says", "[launcher][alloc
   CHECK(allocated({.hosts = "a:4"}, two_nodes({})).hosts.front().reach == Reach::ssh);
 }
 
+TEST_CASE("more hosts by ssh than one machine starts are refused, with the way out",
+          "[launcher][allocation]") {
+  std::string many = "localhost:1";  // this machine needs no ssh
+  for (int i = 0; i < kMaxSshHosts; ++i) many += fmt::format(",n{}:1", i);
+  CHECK(allocated({.hosts = many}).hosts.size() == kMaxSshHosts + 1);
+  CHECK(error_of({.hosts = many + ",x:1"}) == "65 hosts by ssh: dstrain starts at most 64");
+  CHECK(allocated({.hosts = many + ",x:1", .exclude = "n0"}).hosts.size() == kMaxSshHosts + 1);
+}
+
 TEST_CASE("this machine among the hosts is described and checked", "[launcher][allocation]") {
   const Allocation mixed = allocated({.hosts = "localhost:2,b:4"}, {}, kGpuMachine);
   CHECK(lines_of(mixed) == Lines{"localhost 2 ranks 4 gpus 64 cores", "b 4 ranks 0 gpus 1 cores"});
