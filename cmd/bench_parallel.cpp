@@ -2,22 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "cmd/bench_cell.h"
-#include "cmd/bench_runner.h"
+#include "cmd/bench_part.h"
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_auto.h"
 #include "cmd/recipe_words.h"
 #include "engine/base/error.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/bench/parallel_files.h"
 #include "engine/recipe/load.h"
@@ -29,8 +24,6 @@ namespace fs = std::filesystem;
 using bench::BenchPlan;
 using bench::ParallelResult;
 using bench::ParallelWay;
-
-constexpr std::size_t kParallelColumns = 240;
 
 struct BenchParallelOptions {
   bench::ParallelOptions parallel;
@@ -62,12 +55,6 @@ void require_free_keys(const BenchParallelOptions& options) {
 
 bench::ParallelOptions checked(const BenchParallelOptions& options) {
   bench::ParallelOptions parallel = options.parallel;
-  const auto require_once = [](const auto& values, const char* what) {
-    const std::set seen(values.begin(), values.end());
-    if (seen.size() == values.size()) return;
-    throw Error(ErrorKind::usage, fmt::format("{} names one of its values twice", what),
-                "name each once");
-  };
   require_free_keys(options);
   require_once(parallel.recipes, "the list of recipes");
   require_once(parallel.ranks, "--ranks");
@@ -173,7 +160,7 @@ void write_profiles(const bench::ParallelOptions& options, const BenchPlan& plan
     std::size_t best = results.size();
     for (std::size_t i = 0; i < results.size(); ++i) {
       const ParallelWay& way = results[i].way;
-      if (way.recipe != recipe || way.row > 0 || results[i].runs == 0) continue;
+      if (way.recipe != recipe || way.row > 0 || !results[i].ran()) continue;
       if (best == results.size() || way.ranks > results[best].way.ranks) best = i;
     }
     if (best == results.size()) continue;
@@ -181,20 +168,6 @@ void write_profiles(const bench::ParallelOptions& options, const BenchPlan& plan
     if (const int ranks = bench::copy_profiles(runs / name, folder); ranks > 0)
       print_text("profile of {}: {} of {} rank{}\n", name, folder, ranks, ranks == 1 ? "" : "s");
   }
-}
-
-void write_tables(const fs::path& folder, const BenchPlan& plan,
-                  const std::vector<ParallelResult>& results) {
-  const std::vector<bench::ParallelTable> tables = bench::parallel_tables(results);
-  const report::Document document = bench::parallel_document(tables, results);
-  write_file_atomically(folder / "parallel.md", report::document_markdown(document));
-  write_file_atomically(folder / "parallel.csv", bench::parallel_csv(results));
-  nlohmann::ordered_json json = bench::parallel_json(tables, results);
-  json["plan"] = bench::plan_json(plan);
-  write_file_atomically(folder / "parallel.json", json_text(json, 2) + "\n");
-  print_text(report::document_text(document, kParallelColumns));
-  print_text("\ntables: {}, with parallel.csv and parallel.json beside it\n",
-             (folder / "parallel.md").string());
 }
 
 int bench_parallel(const BenchParallelOptions& options) {
@@ -205,30 +178,22 @@ int bench_parallel(const BenchParallelOptions& options) {
   const std::vector<ParallelWay> ways = all_ways(parallel, options.auto_rows, notes);
   for (const std::string& note : notes) print_error("note: {}\n", note);
   const BenchPlan plan = bench::parallel_plan(parallel, ways);
-  std::map<std::size_t, CellPlan> cells;
-  const auto planned = [&](std::size_t index) -> const CellPlan& {
-    const auto found = cells.find(index);
-    if (found != cells.end()) return found->second;
-    return cells.emplace(index, plan_cell(plan, {.index = index})).first->second;
-  };
-  bench::BenchLog log(folder, plan, bench::Existing::keep_runs);
-  BenchRunner runner(
-      plan, log,
-      {.refusal = [&](const bench::Turn& turn) { return planned(turn.index).refusal; },
-       .retry = options.retry});
-  const bool all = runner.run_all(*interrupts);
+  BenchPart part(plan, folder, options.retry);
+  const bool all = part.run_all(*interrupts);
   interrupts.reset();
   print_error("reading the traces of all runs\n");
-  std::vector<ParallelResult> results = bench::parallel_results(parallel, ways, plan, log);
+  std::vector<ParallelResult> results = bench::parallel_results(parallel, ways, plan, part.log());
   bool ran = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    ran = ran || results[i].runs > 0;
-    if (results[i].runs > 0) continue;
-    bench::add_plan(results[i], planned(i).plan);
-    if (!planned(i).refusal.empty()) results[i].failure = planned(i).refusal;
+    ran = ran || results[i].ran();
+    if (!results[i].ran()) bench::add_plan(results[i], part.plan_of(i, results[i].result));
   }
-  write_tables(folder, plan, results);
-  write_profiles(parallel, plan, results, log.runs());
+  const std::vector<bench::BenchTable> tables = bench::parallel_tables(results);
+  nlohmann::ordered_json json = bench::parallel_json(tables, results);
+  json["plan"] = bench::plan_json(plan);
+  write_bench(folder, "parallel", bench::parallel_document(tables, results),
+              bench::parallel_csv(results), json);
+  write_profiles(parallel, plan, results, part.log().runs());
   if (!all) {
     throw Error(ErrorKind::again, "stopped before all runs have ended",
                 "the same command goes on and keeps those that have");

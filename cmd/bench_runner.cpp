@@ -145,11 +145,12 @@ std::string BenchRunner::summary(const bench::Record& record) const {
   try {
     report::RunData data = report::read_run(log_.runs() / record.run);
     if (plan_.steps > 0) data.warmup = plan_.warmup;
-    const report::RunFigures figures = report::run_figures(std::move(data));
-    return fmt::format(
-        "{} samples/s, {} a step, loss {}, {} in all",
-        report::rate_words(figures.samples_per_s.value), report::time_words(figures.step_s.value),
-        report::number_words(figures.final_loss), report::time_words(record.seconds));
+    const report::Figures figures = report::run_figures(std::move(data)).figures;
+    return fmt::format("{} samples/s, {} a step, loss {}, {} in all",
+                       report::rate_words(figures.value("samples_per_s")),
+                       report::time_words(figures.value("step_s")),
+                       report::number_words(figures.value("final_loss")),
+                       report::time_words(record.seconds));
   } catch (const Error& error) {
     return error.what();
   }

@@ -1,25 +1,16 @@
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <deque>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "cmd/bench_cell.h"
-#include "cmd/bench_runner.h"
+#include "cmd/bench_part.h"
 #include "cmd/command.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/output.h"
-#include "engine/bench/bench_results.h"
 #include "engine/bench/zero_files.h"
 
 namespace dstrain {
@@ -28,8 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using bench::BenchPlan;
 using bench::ZeroCell;
-
-constexpr std::size_t kZeroColumns = 240;
 
 struct BenchZeroOptions {
   bench::ZeroOptions zero;
@@ -56,12 +45,6 @@ bench::ZeroOptions checked(const BenchZeroOptions& options) {
                 "--samples-per-rank is for weak scaling, and --scaling is missing",
                 "add --scaling 2,4,6,8, or set data.subset (data.samples) for all cells");
   }
-  const auto require_once = [](const auto& values, const char* what) {
-    const std::set seen(values.begin(), values.end());
-    if (seen.size() == values.size()) return;
-    throw Error(ErrorKind::usage, fmt::format("{} names one of its values twice", what),
-                "name each once");
-  };
   require_once(zero.recipes, "the list of recipes");
   require_once(zero.ranks, "--ranks");
   require_once(zero.stages, "--stages");
@@ -70,96 +53,50 @@ bench::ZeroOptions checked(const BenchZeroOptions& options) {
   return zero;
 }
 
-/// A plan of cells with its folder.
-struct Part {
-  BenchPlan plan;
-  std::vector<bench::ZeroWay> ways;  ///< of plan.variants
-  fs::path folder;
-  bool scaling = false;
-};
+bool is_weak(const BenchPlan& plan) { return plan.scaling == bench::Scaling::weak; }
 
-/// Runs the cells of a part and reads what they left.
-class PartRun {
- public:
-  PartRun(const Part& part, bool retry)
-      : part_(part),
-        log_(part.folder, part.plan, bench::Existing::keep_runs),
-        runner_(part.plan, log_,
-                {.refusal = [this](const bench::Turn& turn) { return planned(turn).refusal; },
-                 .retry = retry}) {}
-
-  bool run_all(BenchInterrupts& interrupts) { return runner_.run_all(interrupts); }
-
-  void collect(std::vector<ZeroCell>& cells, std::vector<fs::path>& runs) {
-    std::vector<bench::CaseResult> results = bench::bench_results(part_.plan, log_);
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      bench::CaseResult& result = results[i];
-      if (result.runs == 0) {
-        const CellPlan& cell = planned({.index = i});
-        const nlohmann::json memory =
-            cell.plan.is_object() ? cell.plan["memory"] : nlohmann::json();
-        result.memory_planned = report::number(memory, "allocated_bytes");
-        result.device_planned = report::number(memory, "total_bytes");
-        result.host_planned = result.which.ranks * (report::number(memory, "host_pinned_bytes") +
-                                                    report::number(memory, "host_pageable_bytes"));
-        result.planned_step_s = report::number(cell.plan, "step_s");
-        if (!cell.refusal.empty()) result.failure = cell.refusal;
-      } else {
-        runs.push_back(log_.runs() / bench::run_name(part_.plan, {.index = i}));
-      }
-      const bench::ZeroWay way = part_.ways[result.which.variant];
-      cells.push_back({.result = std::move(result), .way = way, .scaling = part_.scaling});
-    }
+/// Adds the cells of a part, and the folders of those that ran.
+void collect(BenchPart& part, const std::vector<bench::ZeroWay>& ways,
+             std::vector<ZeroCell>& cells, std::vector<fs::path>& runs) {
+  std::vector<bench::CaseResult> results = bench::bench_results(part.plan(), part.log());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    bench::CaseResult& result = results[i];
+    if (result.runs == 0)
+      bench::add_planned(result, part.plan_of(i, result));
+    else
+      runs.push_back(part.first_run(i));
+    const bench::ZeroWay way = ways[result.which.variant];
+    cells.push_back({.result = std::move(result), .way = way, .scaling = is_weak(part.plan())});
   }
-
- private:
-  const CellPlan& planned(const bench::Turn& turn) {
-    const auto found = planned_.find(turn.index);
-    if (found != planned_.end()) return found->second;
-    return planned_.emplace(turn.index, plan_cell(part_.plan, turn)).first->second;
-  }
-
-  const Part& part_;
-  bench::BenchLog log_;
-  std::map<std::size_t, CellPlan> planned_;
-  BenchRunner runner_;
-};
+}
 
 int bench_zero(const BenchZeroOptions& options) {
   auto interrupts = std::make_unique<BenchInterrupts>();
   const bench::ZeroOptions zero = checked(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
-  std::vector<Part> parts;
-  if (!zero.ranks.empty())
-    parts.push_back({bench::zero_plan(zero), bench::zero_ways(zero), folder / "stages"});
-  if (!zero.scaling.empty()) {
-    parts.push_back({bench::zero_scaling_plan(zero),
-                     {{.stage = zero.stages.front()}},
-                     folder / "scaling",
-                     true});
-  }
-  std::deque<PartRun> part_runs;
+  std::vector<BenchPlan> plans;
+  if (!zero.ranks.empty()) plans.push_back(bench::zero_plan(zero));
+  if (!zero.scaling.empty()) plans.push_back(bench::zero_scaling_plan(zero));
+  std::deque<BenchPart> parts;
   bool stopped = false;
-  for (const Part& part : parts) {
-    part_runs.emplace_back(part, options.retry);
-    stopped = stopped || !part_runs.back().run_all(*interrupts);
+  for (const BenchPlan& plan : plans) {
+    parts.emplace_back(plan, folder / (is_weak(plan) ? "scaling" : "stages"), options.retry);
+    stopped = stopped || !parts.back().run_all(*interrupts);
   }
   interrupts.reset();
   std::vector<ZeroCell> cells;
   std::vector<fs::path> runs;
-  for (PartRun& part : part_runs) part.collect(cells, runs);
-  const bench::ZeroTables tables = bench::zero_tables(cells);
-  const report::Document document = bench::zero_document(tables, cells);
-  write_file_atomically(folder / "zero.md", report::document_markdown(document));
-  write_file_atomically(folder / "zero.csv", bench::zero_csv(cells));
-  write_file_atomically(folder / "zero_memory.csv", bench::memory_series_csv(runs));
+  // Weak scaling has one way: the first, without offload.
+  const std::vector<bench::ZeroWay> weak = {{.stage = zero.stages.front()}};
+  for (BenchPart& part : parts)
+    collect(part, is_weak(part.plan()) ? weak : bench::zero_ways(zero), cells, runs);
+  const bench::BenchTables tables = bench::zero_tables(cells);
   nlohmann::ordered_json json = bench::zero_json(tables, cells);
   json["plans"] = nlohmann::ordered_json::array();
-  for (const Part& part : parts) json["plans"].push_back(bench::plan_json(part.plan));
-  write_file_atomically(folder / "zero.json", json_text(json, 2) + "\n");
-  print_text(report::document_text(document, kZeroColumns));
-  print_text("\ntables: {}, with zero.csv, zero_memory.csv and zero.json beside it\n",
-             (folder / "zero.md").string());
+  for (const BenchPlan& plan : plans) json["plans"].push_back(bench::plan_json(plan));
+  write_file_atomically(folder / "zero_memory.csv", bench::memory_series_csv(runs));
+  write_bench(folder, "zero", bench::zero_document(tables, cells), bench::zero_csv(cells), json,
+              ", zero_memory.csv");
   if (stopped) {
     throw Error(ErrorKind::again, "stopped before all cells have ended",
                 "the same command goes on and keeps those that have");

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <set>
 
 #include "engine/base/error.h"
-#include "engine/base/json.h"
+#include "engine/bench/tables.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/load.h"
 
@@ -17,183 +15,110 @@ namespace {
 
 using report::RunFigures;
 
-double median_of(const std::vector<double>& values) {
-  std::vector<double> known;
-  for (const double value : values) {
-    if (std::isfinite(value)) known.push_back(value);
-  }
-  return known.empty() ? kUnknown : report::median(known);
-}
+constexpr FieldColumn kColumns[] = {
+    {"evaluation_accuracy", "evaluation_accuracy"},
+    {"steps_per_s", "steps_per_s"},
+    {"samples_per_s", "samples_per_s"},
+    {"tokens_per_s", "tokens_per_s"},
+    {"evaluation_samples_per_s", "evaluation_samples_per_s"},
+    {"steps_per_epoch", "steps_per_epoch"},
+    {"seconds", "program_seconds"},
+    {"train_seconds", "train_seconds"},
+    {"gpu_mib.min", "gpu_min"},
+    {"gpu_mib.mean", "gpu_mean"},
+    {"gpu_mib.peak", "gpu_peak"},
+    {"gpu_added_mib.min", "gpu_added_min"},
+    {"gpu_added_mib.mean", "gpu_added_mean"},
+    {"gpu_added_mib.peak", "gpu_added_peak"},
+    {"cpu_mib.min", "cpu_min"},
+    {"cpu_mib.mean", "cpu_mean"},
+    {"cpu_mib.peak", "cpu_peak"},
+    {"memory_peak_bytes", "memory_peak"},
+    {"memory_planned_bytes", "memory_planned"},
+    {"device_planned_bytes", "device_planned"},
+    {"host_planned_bytes", "host_planned"},
+    {"planned_step_s", "planned_step_s"},
+};
 
-template <class Figure>
-double median_of(const std::vector<const RunFigures*>& runs, const Figure& figure) {
-  std::vector<double> values;
-  for (const RunFigures* run : runs) values.push_back(figure(*run));
-  return median_of(values);
-}
-
-MemoryRange range_of(const std::vector<double>& values) {
-  MemoryRange range;
-  double sum = 0, count = 0;
-  for (const double value : values) {
-    if (!std::isfinite(value)) continue;
-    range.min = std::fmin(range.min, value);
-    range.peak = std::fmax(range.peak, value);
-    sum += value;
-    ++count;
-  }
-  if (count > 0) range.mean = sum / count;
-  return range;
-}
-
-MemoryRange cpu_memory(const std::vector<report::CpuSample>& samples) {
-  std::vector<double> values;
-  for (const report::CpuSample& sample : samples) values.push_back(sample.resident_mib);
-  return range_of(values);
-}
-
-MemoryRange median_range(const std::vector<MemoryRange>& ranges) {
-  std::vector<double> min, mean, peak;
-  for (const MemoryRange& range : ranges) {
-    min.push_back(range.min);
-    mean.push_back(range.mean);
-    peak.push_back(range.peak);
-  }
-  return {.min = median_of(min), .mean = median_of(mean), .peak = median_of(peak)};
-}
-
-double train_seconds(const RunFigures& run) {
-  double sum = 0;
-  for (const report::StepRow& row : run.data.steps) sum += row.step_s;
-  return run.data.steps.empty() ? kUnknown : sum;
-}
-
-/// Bytes under a key of the plan's memory.
-double planned_memory(const RunFigures& run, const char* key) {
-  if (!run.data.plan.is_object() || !run.data.plan.contains("memory")) return kUnknown;
-  return report::number(run.data.plan["memory"], key);
-}
-
-double steps_per_epoch(const RunFigures& run) {
-  if (run.data.steps.empty()) return kUnknown;
-  const report::StepRow& last = run.data.steps.back();
-  return last.epoch > 0 ? std::round(static_cast<double>(last.step) / last.epoch) : kUnknown;
-}
-
-double evaluation_rate(const RunFigures& run) {
-  double samples = 0, seconds = 0;
-  for (const report::EvaluationRow& row : run.data.evaluations) {
-    if (!std::isfinite(row.samples) || !(row.seconds > 0)) continue;
-    samples += row.samples;
-    seconds += row.seconds;
-  }
-  return seconds > 0 ? samples / seconds : kUnknown;
-}
-
-double exposed_share(const RunFigures& run) {
-  double exposed = 0, all = 0;
-  for (const report::RankTimings& rank : run.data.ranks) {
-    for (const report::TimingRow& row : rank.rows) {
-      if (row.traced || row.step <= run.data.warmup.value_or(0)) continue;
-      exposed += row.exposed_comm_s;
-      all += row.step_s;
+/// Medians of what is known.
+void fill(CaseResult& result, const std::vector<RunFigures>& all,
+          const std::vector<std::size_t>& runs) {
+  result.runs = runs.size();
+  if (runs.empty()) return;
+  const RunFigures& first = all[runs.front()];
+  result.model = report::text(first.data.plan, "model");
+  result.device = first.device;
+  for (const report::EvaluationRow& row : first.data.evaluations)
+    result.evaluation_losses.push_back(row.loss);
+  for (std::size_t row = 0; row < report::kFigureCount; ++row) {
+    std::vector<double> known;
+    for (const std::size_t run : runs) {
+      const double value = all[run].figures.at(row).value;
+      if (std::isfinite(value)) known.push_back(value);
     }
+    if (!known.empty()) result.figures.at(row).value = report::median(std::move(known));
   }
-  return all > 0 ? exposed / all : kUnknown;
+  result.figures["step_s"] = first.figures["step_s"];
 }
 
-/// So that a case without a run has its names, too.
-void describe_recipe(const BenchPlan& plan, CaseResult& result) {
+/// Figures of the run in a folder; nothing where it is no good, and why.
+std::optional<RunFigures> read_run_figures(const std::filesystem::path& folder,
+                                           const Record& record, int ranks,
+                                           const std::function<void(report::RunData&)>& count,
+                                           std::string& reason) {
   try {
-    const Recipe recipe = load_recipe(plan.recipes[result.which.recipe], plan.overrides).recipe;
+    report::RunData data = report::read_run(folder);
+    data.program_s = record.seconds;
+    data.gpus_before_mib = record.gpus_before_mib;
+    count(data);
+    RunFigures figures = report::run_figures(std::move(data), ranks);
+    const double not_finite = figures.figures.value("not_finite");
+    if (not_finite == 0) return figures;
+    reason = fmt::format("the loss of {:.0f} steps is not finite", not_finite);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CaseRuns read_case(const BenchPlan& plan, const BenchLog& log, std::size_t index,
+                   const std::function<void(report::RunData&)>& count) {
+  CaseRuns all;
+  const int ranks = cases(plan).at(index).ranks;
+  for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
+    const auto record = log.find(run_name(plan, {.index = index, .repeat = repeat}));
+    if (!record) continue;
+    std::string reason = record->reason;
+    if (reason.empty()) {
+      if (auto run = read_run_figures(log.runs() / record->run, *record, ranks, count, reason))
+        all.runs.push_back(std::move(*run));
+    }
+    if (all.failure.empty()) all.failure = reason;
+  }
+  return all;
+}
+
+CaseResult named_result(const BenchPlan& plan, std::size_t index) {
+  const Case which = cases(plan).at(index);
+  CaseResult result{.which = which,
+                    .recipe = recipe_name(plan, which.recipe),
+                    .variant = plan.variants[which.variant].name};
+  try {
+    const Recipe recipe = load_recipe(plan.recipes[which.recipe], plan.overrides).recipe;
     result.model = recipe.model.name;
     result.data = dataset_row(recipe.data.name).spelling;
   } catch (const std::exception&) {
     // Its runs have failed by that and say so.
   }
+  return result;
 }
 
-/// `before`: of each run, MiB that each GPU held.
-void fill(CaseResult& result, const std::vector<const RunFigures*>& runs,
-          const std::vector<std::vector<double>>& before) {
-  result.runs = runs.size();
-  if (runs.empty()) return;
-  const RunFigures& first = *runs.front();
-  result.model = report::text(first.data.plan, "model");
-  result.device = first.device;
-  result.loss = median_of(runs, [](const RunFigures& run) { return run.final_loss; });
-  for (const report::EvaluationRow& row : first.data.evaluations)
-    result.evaluation_losses.push_back(row.loss);
-  result.evaluation_accuracy = median_of(runs, [](const RunFigures& run) {
-    return run.data.evaluations.empty() ? kUnknown : run.data.evaluations.back().accuracy;
-  });
-  result.samples_per_s =
-      median_of(runs, [](const RunFigures& run) { return run.samples_per_s.value; });
-  result.tokens_per_s = median_of(runs, [](const RunFigures& run) { return run.tokens_per_s; });
-  result.steps_per_s = median_of(runs, [](const RunFigures& run) { return 1 / run.step_s.value; });
-  result.evaluation_samples_per_s = median_of(runs, evaluation_rate);
-  result.steps_per_epoch = steps_per_epoch(first);
-  std::vector<MemoryRange> gpu, added, cpu;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    gpu.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks));
-    if (!before[i].empty() && first.device != "CPU")
-      added.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks, before[i]));
-    cpu.push_back(cpu_memory(runs[i]->data.cpu));
-  }
-  result.train_seconds = median_of(runs, train_seconds);
-  result.device_planned = planned_memory(first, "total_bytes");
-  result.host_planned = result.which.ranks * (planned_memory(first, "host_pinned_bytes") +
-                                              planned_memory(first, "host_pageable_bytes"));
-  result.planned_step_s = first.planned_step_s;
-  result.gpu = median_range(gpu);
-  result.gpu_added = median_range(added);
-  result.cpu = median_range(cpu);
-  result.memory_peak = median_of(runs, [](const RunFigures& run) { return run.memory_peak; });
-  result.memory_planned = first.memory_planned;
-  result.step_s = first.step_s;
-  result.mfu = median_of(runs, [](const RunFigures& run) { return run.mfu; });
-  result.exposed_comm_share = median_of(runs, exposed_share);
-}
-
-}  // namespace
-
-MemoryRange gpu_memory(std::vector<report::GpuSample> samples, int gpus,
-                       const std::vector<double>& before) {
-  for (report::GpuSample& sample : samples) {
-    if (std::cmp_less(sample.index, before.size()))
-      sample.memory_mib -= before[static_cast<std::size_t>(sample.index)];
-  }
-  std::map<int, double> peaks;
-  for (const report::GpuSample& sample : samples) {
-    double& peak = peaks.emplace(sample.index, 0).first->second;
-    peak = std::fmax(peak, sample.memory_mib);
-  }
-  std::vector<std::pair<double, int>> order;
-  for (const auto& [index, peak] : peaks) order.emplace_back(-peak, index);
-  std::ranges::sort(order);
-  std::set<int> used;
-  for (std::size_t i = 0; i < order.size() && std::cmp_less(i, gpus); ++i)
-    used.insert(order[i].second);
-  std::vector<double> values;
-  for (const report::GpuSample& sample : samples) {
-    if (used.contains(sample.index)) values.push_back(sample.memory_mib);
-  }
-  return range_of(values);
-}
-
-std::optional<RunFigures> read_figures(const std::filesystem::path& folder,
-                                       const std::function<void(report::RunData&)>& count,
-                                       std::string& reason) {
-  try {
-    report::RunData data = report::read_run(folder);
-    count(data);
-    RunFigures figures = report::run_figures(std::move(data));
-    if (figures.not_finite == 0) return figures;
-    reason = fmt::format("the loss of {} steps is not finite", figures.not_finite);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
-  return std::nullopt;
+void add_planned(CaseResult& result, const nlohmann::json& plan) {
+  report::RunData run;
+  run.plan = plan;
+  result.figures = report::run_figures(std::move(run), result.which.ranks).figures;
 }
 
 std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log) {
@@ -201,44 +126,22 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
   std::vector<CaseResult> results;
   std::vector<RunFigures> runs;
   std::vector<std::vector<std::size_t>> runs_of(list.size());
-  std::vector<std::vector<double>> before;  // of each of `runs`
+  const auto count = [&](report::RunData& data) {
+    if (plan.steps > 0)
+      data.warmup = plan.warmup;
+    else
+      data.warmup.reset();
+  };
   for (std::size_t c = 0; c < list.size(); ++c) {
-    CaseResult result{.which = list[c],
-                      .recipe = recipe_name(plan, list[c].recipe),
-                      .variant = plan.variants[list[c].variant].name};
-    describe_recipe(plan, result);
-    std::vector<double> seconds;
-    for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
-      const auto record = log.find(run_name(plan, {.index = c, .repeat = repeat}));
-      if (!record) continue;
-      std::string reason = record->reason;
-      if (reason.empty()) {
-        const auto count = [&](report::RunData& data) {
-          if (plan.steps > 0)
-            data.warmup = plan.warmup;
-          else
-            data.warmup.reset();
-        };
-        if (auto figures = read_figures(log.runs() / record->run, count, reason)) {
-          runs_of[c].push_back(runs.size());
-          runs.push_back(std::move(*figures));
-          before.push_back(record->gpus_before_mib);
-          seconds.push_back(record->seconds);
-        }
-      }
-      if (result.failure.empty()) result.failure = reason;
+    CaseResult result = named_result(plan, c);
+    CaseRuns read = read_case(plan, log, c, count);
+    result.failure = read.failure;
+    for (RunFigures& run : read.runs) {
+      runs_of[c].push_back(runs.size());
+      runs.push_back(std::move(run));
     }
-    result.seconds = median_of(seconds);
+    fill(result, runs, runs_of[c]);
     results.push_back(std::move(result));
-  }
-  for (std::size_t c = 0; c < list.size(); ++c) {
-    std::vector<const RunFigures*> own;
-    std::vector<std::vector<double>> own_before;
-    for (const std::size_t run : runs_of[c]) {
-      own.push_back(&runs[run]);
-      own_before.push_back(before[run]);
-    }
-    fill(results[c], own, own_before);
   }
   for (std::size_t c = 0; c < list.size(); ++c) {
     CaseResult& result = results[c];
@@ -255,8 +158,10 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
         list, Case{.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
     if (plan.scaling != Scaling::none && one != list.end()) {
       const CaseResult& start = results[static_cast<std::size_t>(one - list.begin())];
-      result.efficiency =
-          result.samples_per_s / (start.samples_per_s * list[c].ranks / first_ranks);
+      // Beside that of n ranks that are as fast as the first ones.
+      result.figures["efficiency"].value =
+          result.value("samples_per_s") /
+          (start.value("samples_per_s") * list[c].ranks / first_ranks);
     }
   }
   return results;
@@ -264,54 +169,27 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
 
 nlohmann::ordered_json results_json(const std::vector<CaseResult>& results) {
   auto rows = nlohmann::ordered_json::array();
-  const auto number = [](double value) {
-    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-  };
-  const auto range = [&](const MemoryRange& memory) {
-    return nlohmann::ordered_json{
-        {"min", number(memory.min)}, {"mean", number(memory.mean)}, {"peak", number(memory.peak)}};
-  };
-  const auto estimate = [&](const report::Estimate& of) {
-    nlohmann::ordered_json json = {{"value", number(of.value)}};
-    json["interval"] = of.interval ? nlohmann::ordered_json{of.interval->low, of.interval->high}
-                                   : nlohmann::ordered_json();
-    return json;
-  };
   for (const CaseResult& r : results) {
     auto losses = nlohmann::ordered_json::array();
-    for (const double loss : r.evaluation_losses) losses.push_back(number(loss));
-    rows.push_back({{"recipe", r.recipe},
-                    {"variant", r.variant},
-                    {"ranks", r.which.ranks},
-                    {"model", r.model},
-                    {"data", r.data},
-                    {"device", r.device},
-                    {"runs", r.runs},
-                    {"failure", r.failure},
-                    {"loss", number(r.loss)},
-                    {"evaluation_losses", losses},
-                    {"evaluation_accuracy", number(r.evaluation_accuracy)},
-                    {"steps_per_s", number(r.steps_per_s)},
-                    {"samples_per_s", number(r.samples_per_s)},
-                    {"tokens_per_s", number(r.tokens_per_s)},
-                    {"evaluation_samples_per_s", number(r.evaluation_samples_per_s)},
-                    {"steps_per_epoch", number(r.steps_per_epoch)},
-                    {"seconds", number(r.seconds)},
-                    {"train_seconds", number(r.train_seconds)},
-                    {"gpu_mib", range(r.gpu)},
-                    {"gpu_added_mib", range(r.gpu_added)},
-                    {"cpu_mib", range(r.cpu)},
-                    {"memory_peak_bytes", number(r.memory_peak)},
-                    {"memory_planned_bytes", number(r.memory_planned)},
-                    {"device_planned_bytes", number(r.device_planned)},
-                    {"host_planned_bytes", number(r.host_planned)},
-                    {"planned_step_s", number(r.planned_step_s)},
-                    {"step_s", estimate(r.step_s)},
-                    {"mfu", number(r.mfu)},
-                    {"exposed_comm_share", number(r.exposed_comm_share)},
-                    {"speed", estimate(r.speed)},
-                    {"verdict", r.verdict},
-                    {"efficiency", number(r.efficiency)}});
+    for (const double loss : r.evaluation_losses) losses.push_back(number_json(loss));
+    std::vector<Field> row = {{"recipe", r.recipe},
+                              {"variant", r.variant},
+                              {"ranks", r.which.ranks},
+                              {"model", r.model},
+                              {"data", r.data},
+                              {"device", r.device},
+                              {"runs", r.runs},
+                              {"failure", r.failure},
+                              {"loss", number_json(r.value("final_loss"))},
+                              {"evaluation_losses", losses}};
+    add_fields(row, r.figures, kColumns);
+    row.insert(row.end(), {{"step_s", estimate_json(r.figures["step_s"])},
+                           {"mfu", number_json(r.value("mfu"))},
+                           {"exposed_comm_share", number_json(r.value("exposed_comm_share"))},
+                           {"speed", estimate_json(r.speed)},
+                           {"verdict", r.verdict},
+                           {"efficiency", number_json(r.value("efficiency"))}});
+    rows.push_back(fields_json(row));
   }
   return rows;
 }

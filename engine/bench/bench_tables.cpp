@@ -1,15 +1,12 @@
 #include "engine/bench/bench_tables.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
 #include <set>
 
-#include "engine/bench/table_cells.h"
 #include "engine/report/words.h"
 
 namespace dstrain::bench {
@@ -17,51 +14,43 @@ namespace {
 
 using report::Cell;
 
-/// A column of a table with a row for each case.
-struct Column {
+/// A column of a table with a row for each case: a figure, or what else a result says.
+struct CaseColumn {
   std::string title;
   std::function<Cell(const CaseResult&)> cell;
+
+  CaseColumn(std::string name, std::function<Cell(const CaseResult&)> of)
+      : title(std::move(name)), cell(std::move(of)) {}
+  CaseColumn(const Column& column)  // NOLINT(google-explicit-constructor)
+      : title(column.title), cell([column](const CaseResult& r) { return column.cell(r.figures); }) {}
 };
 
-Column number_column(std::string title, double CaseResult::* figure, int digits) {
-  return {std::move(title),
-          [figure, digits](const CaseResult& r) { return number_cell(r.*figure, digits); }};
-}
-Column value_column(std::string title, double CaseResult::* figure) {
-  return {std::move(title), [figure](const CaseResult& r) { return value_cell(r.*figure); }};
-}
-Column memory_column(std::string title, MemoryRange CaseResult::* range,
-                     double MemoryRange::* figure) {
-  return {std::move(title),
-          [range, figure](const CaseResult& r) { return number_cell(r.*range.*figure, 0); }};
-}
-
-const Column kRecipe = {"recipe", [](const CaseResult& r) { return text_cell(r.recipe); }};
-const Column kVariant = {"configuration", [](const CaseResult& r) { return text_cell(r.variant); }};
-const Column kRanks = {"ranks", [](const CaseResult& r) {
+const CaseColumn kRecipe = {"recipe", [](const CaseResult& r) { return text_cell(r.recipe); }};
+const CaseColumn kVariant = {"configuration", [](const CaseResult& r) { return text_cell(r.variant); }};
+const CaseColumn kRanks = {"ranks", [](const CaseResult& r) {
                          return Cell{.text = fmt::to_string(r.which.ranks),
                                      .figure = {},
                                      .value = static_cast<double>(r.which.ranks)};
                        }};
-const Column kEvaluationLosses = {"evaluation losses", [](const CaseResult& r) {
+const CaseColumn kEvaluationLosses = {"evaluation losses", [](const CaseResult& r) {
                                     std::string text;
                                     for (const double loss : r.evaluation_losses)
                                       text +=
                                           (text.empty() ? "" : ", ") + report::number_words(loss);
                                     return text_cell(text.empty() ? "-" : text);
                                   }};
-const Column kLastEvaluationLoss = {
+const CaseColumn kLastEvaluationLoss = {
     "evaluation loss", [](const CaseResult& r) {
       return value_cell(r.evaluation_losses.empty() ? kUnknown : r.evaluation_losses.back());
     }};
 
 report::Table table_of(const std::vector<const CaseResult*>& rows,
-                       const std::vector<Column>& columns) {
+                       const std::vector<CaseColumn>& columns) {
   report::Table table;
-  for (const Column& column : columns) table.header.push_back(column.title);
+  for (const CaseColumn& column : columns) table.header.push_back(column.title);
   for (const CaseResult* row : rows) {
     table.rows.emplace_back();
-    for (const Column& column : columns) table.rows.back().push_back(column.cell(*row));
+    for (const CaseColumn& column : columns) table.rows.back().push_back(column.cell(*row));
   }
   return table;
 }
@@ -105,44 +94,37 @@ class TableMaker {
 
   BenchTables make(TableSet set) {
     add("1-training", "Losses and rates", all_,
-        {kRecipe, kVariant, kRanks, value_column("training loss", &CaseResult::loss),
-         kEvaluationLosses, number_column("training samples/s", &CaseResult::samples_per_s, 2),
-         number_column("evaluation samples/s", &CaseResult::evaluation_samples_per_s, 2),
-         number_column("steps per epoch", &CaseResult::steps_per_epoch, 0)});
+        {kRecipe, kVariant, kRanks, Column{"training loss", "final_loss"},
+         kEvaluationLosses, Column{"training samples/s", "samples_per_s", 2},
+         Column{"evaluation samples/s", "evaluation_samples_per_s", 2},
+         Column{"steps per epoch", "steps_per_epoch", 0}});
     add("2-gpu-memory", "GPU memory (MiB, as nvidia-smi says)", all_,
-        {kRecipe, kVariant, kRanks, gpu("peak", &MemoryRange::peak),
-         gpu("mean", &MemoryRange::mean), gpu("min", &MemoryRange::min)});
+        {kRecipe, kVariant, kRanks, Column{"peak", "gpu_peak", 0},
+         Column{"mean", "gpu_mean", 0}, Column{"min", "gpu_min", 0}});
     pinned();
     add("4-configurations", "By model and data", all_,
         {{"model", [](const CaseResult& r) { return text_cell(r.model.empty() ? "-" : r.model); }},
          {"data", [](const CaseResult& r) { return text_cell(r.data.empty() ? "-" : r.data); }},
          kVariant,
          kRanks,
-         gpu("peak GPU MiB", &MemoryRange::peak),
-         cpu("peak CPU MiB", &MemoryRange::peak),
-         number_column("runtime s", &CaseResult::seconds, 1)});
+         Column{"peak GPU MiB", "gpu_peak", 0},
+         Column{"peak CPU MiB", "cpu_peak", 0},
+         Column{"runtime s", "program_seconds", 1}});
     scaling();
     offload();
     add("8-strategies", "Strategies", all_,
         {kRecipe,
          {"strategy", kVariant.cell},
          kRanks,
-         number_column("samples/s", &CaseResult::samples_per_s, 2),
-         gpu("GPU MiB per rank, peak", &MemoryRange::peak)});
+         Column{"samples/s", "samples_per_s", 2},
+         Column{"GPU MiB per rank, peak", "gpu_peak", 0}});
     if (set == TableSet::full) full();
     return std::move(made_);
   }
 
  private:
-  static Column gpu(std::string title, double MemoryRange::* figure) {
-    return memory_column(std::move(title), &CaseResult::gpu, figure);
-  }
-  static Column cpu(std::string title, double MemoryRange::* figure) {
-    return memory_column(std::move(title), &CaseResult::cpu, figure);
-  }
-
   void add(std::string file, std::string title, const std::vector<const CaseResult*>& rows,
-           const std::vector<Column>& columns) {
+           const std::vector<CaseColumn>& columns) {
     made_.tables.push_back(
         {.file = std::move(file), .title = std::move(title), .table = table_of(rows, columns)});
   }
@@ -168,10 +150,10 @@ class TableMaker {
             return text_cell(has_addition(r.variant, "pinned") ? "true" : "false");
           }},
          kRanks,
-         gpu("peak GPU MiB", &MemoryRange::peak),
-         cpu("peak CPU MiB", &MemoryRange::peak),
-         number_column("runtime s", &CaseResult::seconds, 1),
-         number_column("samples/s", &CaseResult::samples_per_s, 2)});
+         Column{"peak GPU MiB", "gpu_peak", 0},
+         Column{"peak CPU MiB", "cpu_peak", 0},
+         Column{"runtime s", "program_seconds", 1},
+         Column{"samples/s", "samples_per_s", 2}});
   }
 
   void scaling() {
@@ -182,20 +164,20 @@ class TableMaker {
     std::vector<const CaseResult*> rows = all_;
     std::ranges::stable_sort(
         rows, {}, [](const CaseResult* r) { return std::pair(r->which.recipe, r->which.variant); });
-    std::vector<Column> columns = {
+    std::vector<CaseColumn> columns = {
         kRecipe,
         kVariant,
         kRanks,
-        number_column("runtime s", &CaseResult::seconds, 1),
-        number_column("steps/s", &CaseResult::steps_per_s, 3),
-        number_column("samples/s", &CaseResult::samples_per_s, 2),
-        value_column("training loss", &CaseResult::loss),
+        Column{"runtime s", "program_seconds", 1},
+        Column{"steps/s", "steps_per_s", 3},
+        Column{"samples/s", "samples_per_s", 2},
+        Column{"training loss", "final_loss"},
         kLastEvaluationLoss,
-        number_column("evaluation samples/s", &CaseResult::evaluation_samples_per_s, 2),
-        gpu("peak GPU MiB", &MemoryRange::peak),
-        gpu("mean GPU MiB", &MemoryRange::mean)};
+        Column{"evaluation samples/s", "evaluation_samples_per_s", 2},
+        Column{"peak GPU MiB", "gpu_peak", 0},
+        Column{"mean GPU MiB", "gpu_mean", 0}};
     if (plan_.scaling != Scaling::none)
-      columns.insert(columns.begin() + 6, value_column("efficiency", &CaseResult::efficiency));
+      columns.insert(columns.begin() + 6, Column{"efficiency", "efficiency"});
     add("5-scaling", title, rows, columns);
   }
 
@@ -214,12 +196,12 @@ class TableMaker {
       for (const CaseResult* r : {off, on}) {
         stages.rows.push_back({text_cell(r->recipe), text_cell(off->variant),
                                text_cell(r == on ? "yes" : "no"), kRanks.cell(*r),
-                               number_cell(r->gpu.peak, 0), number_cell(r->gpu.mean, 0),
-                               number_cell(r->cpu.peak, 0)});
+                               number_cell(r->value("gpu_peak"), 0), number_cell(r->value("gpu_mean"), 0),
+                               number_cell(r->value("cpu_peak"), 0)});
       }
       saved.rows.push_back({text_cell(on->recipe), text_cell(off->variant), kRanks.cell(*on),
-                            number_cell((off->gpu.peak - on->gpu.peak) / off->gpu.peak * 100, 1),
-                            number_cell((on->seconds - off->seconds) / off->seconds * 100, 1)});
+                            number_cell((off->value("gpu_peak") - on->value("gpu_peak")) / off->value("gpu_peak") * 100, 1),
+                            number_cell((on->value("program_seconds") - off->value("program_seconds")) / off->value("program_seconds") * 100, 1)});
     }
     made_.tables.push_back({"6-offload", title, std::move(stages)});
     made_.tables.push_back({"7-offload-savings", "What offload saves and costs", std::move(saved)});
@@ -235,24 +217,21 @@ class TableMaker {
       }
       return Cell{.text = text, .figure = {}, .value = estimate.value * scale};
     };
-    const auto mebibytes = [](double bytes) { return number_cell(bytes / (1 << 20), 0); };
-    const auto percent = [](double share) { return number_cell(share * 100, 1); };
     add("9-comparison", "Comparison with the first configuration", all_,
         {kRecipe,
          kVariant,
          kRanks,
          {"runs", [](const CaseResult& r) { return number_cell(static_cast<double>(r.runs), 0); }},
-         {"step ms (first run)", [=](const CaseResult& r) { return interval(r.step_s, 1e3, 3); }},
+         {"step ms (first run)", [=](const CaseResult& r) { return interval(r.figures["step_s"], 1e3, 3); }},
          {"speed",
           [](const CaseResult& r) {
             return Cell{.text = report::ratio_words(r.speed), .figure = {}, .value = r.speed.value};
           }},
          {"verdict", [](const CaseResult& r) { return text_cell(r.verdict); }},
-         {"MFU %", [=](const CaseResult& r) { return percent(r.mfu); }},
-         {"exposed communication %",
-          [=](const CaseResult& r) { return percent(r.exposed_comm_share); }},
-         {"allocated MiB", [=](const CaseResult& r) { return mebibytes(r.memory_peak); }},
-         {"planned MiB", [=](const CaseResult& r) { return mebibytes(r.memory_planned); }}});
+         Column{"MFU %", "mfu", 1, 100},
+         Column{"exposed communication %", "exposed_comm_share", 1, 100},
+         Column{"allocated MiB", "memory_peak", 0, kPerMib},
+         Column{"planned MiB", "memory_planned", 0, kPerMib}});
   }
 
   const BenchPlan& plan_;
@@ -271,50 +250,20 @@ BenchTables bench_tables(const BenchPlan& plan, const std::vector<CaseResult>& r
 report::Document bench_document(const BenchTables& tables, const std::vector<CaseResult>& results) {
   std::size_t runs = 0, failed = 0;
   std::set<std::string> devices;
+  std::vector<std::string> failures;
   for (const CaseResult& result : results) {
     runs += result.runs;
     failed += result.runs == 0 ? 1 : 0;
     if (!result.device.empty()) devices.insert(result.device);
+    if (!result.failure.empty())
+      failures.push_back(fmt::format("{}, {}, {} ranks: {}", result.recipe, result.variant,
+                                     result.which.ranks, result.failure));
   }
-  report::Document document{.title = "Bench", .lead = {}, .sections = {}};
-  document.lead = fmt::format(
-      "{} cases, {} runs on {}. Figures are medians of the repeats.", results.size(), runs,
-      devices.empty() ? "no device" : fmt::format("{}", fmt::join(devices, ", ")));
-  if (failed > 0) document.lead += fmt::format(" {} cases have no run that ended well.", failed);
-  for (const BenchTable& table : tables.tables)
-    document.sections.push_back({.title = table.title, .blocks = {table.table}});
-  report::List failures;
-  for (const CaseResult& result : results) {
-    if (result.failure.empty()) continue;
-    failures.items.push_back(fmt::format("{}, {}, {} ranks: {}", result.recipe, result.variant,
-                                         result.which.ranks, result.failure));
-  }
-  if (!failures.items.empty())
-    document.sections.push_back({.title = "Failures", .blocks = {failures}});
-  if (!tables.left_out.empty()) {
-    document.sections.push_back(
-        {.title = "Left out", .blocks = {report::List{.items = tables.left_out}}});
-  }
-  return document;
-}
-
-std::string table_csv(const report::Table& table) {
-  std::string out;
-  const auto append = [&out](const std::string& text, bool last) {
-    const bool quote = text.find_first_of(",\"\n") != std::string::npos;
-    std::string escaped;
-    for (const char c : text) escaped += c == '"' ? "\"\"" : std::string(1, c);
-    out += (quote ? "\"" + escaped + "\"" : escaped) + (last ? "\n" : ",");
-  };
-  for (std::size_t i = 0; i < table.header.size(); ++i)
-    append(table.header[i], i + 1 == table.header.size());
-  for (const auto& row : table.rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      append(std::isfinite(row[i].value) ? fmt::format("{:.10g}", row[i].value) : row[i].text,
-             i + 1 == row.size());
-    }
-  }
-  return out;
+  std::string lead = fmt::format("{} cases, {} runs on {}. Figures are medians of the repeats.",
+                                 results.size(), runs, device_words(devices));
+  if (failed > 0) lead += fmt::format(" {} cases have no run that ended well.", failed);
+  return tables_document("Bench", lead, tables.tables,
+                         {{"Failures", failures}, {"Left out", tables.left_out}});
 }
 
 }  // namespace dstrain::bench

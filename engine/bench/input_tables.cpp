@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/bench/bench_tables.h"
-#include "engine/bench/table_cells.h"
+#include "engine/bench/tables.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/datasets.h"
 #include "engine/report/words.h"

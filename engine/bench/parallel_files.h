@@ -6,18 +6,17 @@
 #include <vector>
 
 #include "engine/bench/parallel_tables.h"
-#include "engine/report/document.h"
 
 namespace dstrain::bench {
 
 /// parallel.md, and what the terminal shows.
-[[nodiscard]] report::Document parallel_document(const std::vector<ParallelTable>& tables,
+[[nodiscard]] report::Document parallel_document(const std::vector<BenchTable>& tables,
                                                  const std::vector<ParallelResult>& results);
 /// parallel.csv: a row for each way; the keys of parallel.json's rows that are no lists.
 [[nodiscard]] std::string parallel_csv(const std::vector<ParallelResult>& results);
 /// parallel.json: `rows` in seconds, bytes and shares of 1, with stages and collectives, and the
 /// tables.
-[[nodiscard]] nlohmann::ordered_json parallel_json(const std::vector<ParallelTable>& tables,
+[[nodiscard]] nlohmann::ordered_json parallel_json(const std::vector<BenchTable>& tables,
                                                    const std::vector<ParallelResult>& results);
 
 /// Writes the traces of a run, unpacked, to `folder` as rank0_trace.json and rank0_actions.json.

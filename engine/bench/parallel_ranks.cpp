@@ -61,9 +61,7 @@ std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps) {
   const std::int64_t warmup = run.warmup.value_or(0);
   std::vector<RankMeasure> measures;
   for (const report::RankTimings& rank : run.ranks) {
-    RankMeasure sum{.rank = rank.rank,
-                    .step_s = 0,
-                    .exposed = {.gather = 0, .reduce = 0, .stages = 0, .norm = 0, .input = 0}};
+    RankMeasure sum{.rank = rank.rank, .step_s = 0};
     if (mesh && rank.rank < mesh->world_size())
       sum.stage = mesh->coordinate(rank.rank, Axis::pipeline);
     for (const report::TimingRow& row : rank.rows) {
@@ -75,9 +73,8 @@ std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps) {
     for (const report::TimingRow* row : rows) {
       const ExposedTime time = exposed_in(*row);
       sum.step_s += row->step_s / count;
-      for (const auto part : {&ExposedTime::gather, &ExposedTime::reduce, &ExposedTime::stages,
-                              &ExposedTime::norm, &ExposedTime::input})
-        sum.exposed.*part += time.*part / count;
+      for (const ExposedPart& part : kExposedParts)
+        sum.exposed.*part.seconds += time.*part.seconds / count;
     }
     measures.push_back(sum);
   }

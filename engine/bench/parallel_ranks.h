@@ -6,6 +6,25 @@
 
 namespace dstrain::bench {
 
+/// Where the compute lane of a rank stood still, seconds of a step. Disjoint.
+struct ExposedTime {
+  double gather = 0;  ///< of parameters
+  double reduce = 0;  ///< of gradients
+  double stages = 0;  ///< receives from other stages, and sends whose buffer is needed
+  double norm = 0;    ///< the sum over all ranks before the update
+  double input = 0;   ///< samples
+};
+/// Its parts, with the figure that is their mean over the ranks.
+struct ExposedPart {
+  double ExposedTime::* seconds;
+  report::FigureKey figure;
+};
+inline constexpr ExposedPart kExposedParts[] = {{&ExposedTime::gather, "exposed_gather_s"},
+                                                {&ExposedTime::reduce, "exposed_reduce_s"},
+                                                {&ExposedTime::stages, "exposed_stages_s"},
+                                                {&ExposedTime::norm, "exposed_norm_s"},
+                                                {&ExposedTime::input, "exposed_input_s"}};
+
 /// What a rank measured in steps that count, means.
 struct RankMeasure {
   int rank = 0;

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
 #include <thread>
 
 #include "engine/base/side_by_side.h"
-#include "engine/bench/bench_results.h"
 #include "engine/bench/parallel_collectives.h"
 #include "engine/bench/parallel_ranks.h"
 #include "engine/report/statistics.h"
@@ -18,17 +17,8 @@ namespace dstrain::bench {
 namespace {
 
 using nlohmann::json;
+using report::mean_finite;
 using report::number;
-
-double mean(const std::vector<double>& values) {
-  double sum = 0, count = 0;
-  for (const double value : values) {
-    if (!std::isfinite(value)) continue;
-    sum += value;
-    ++count;
-  }
-  return count > 0 ? sum / count : kUnknown;
-}
 
 json child(const json& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -47,19 +37,19 @@ std::string chunk_words(const json& blocks) {
 void add_stages(ParallelResult& result, const json& plan) {
   const json stages = child(child(plan, "pipeline"), "stages");
   if (!stages.is_array() || stages.empty()) {
-    result.stages = {{.stage = 0, .planned = result.planned_memory}};
+    result.stages = {{.stage = 0, .planned = result.value("memory_planned")}};
     return;
   }
   result.stages.clear();
   std::vector<double> bubbles;
   for (const json& stage : stages) {
-    bubbles.push_back(number(stage, "bubble_s") / result.planned_step_s);
+    bubbles.push_back(number(stage, "bubble_s") / result.value("planned_step_s"));
     result.stages.push_back({.stage = static_cast<int>(result.stages.size()),
                              .blocks = chunk_words(child(stage, "blocks")),
                              .planned = number(stage, "allocated_bytes"),
                              .planned_bubble = bubbles.back()});
   }
-  result.planned_bubble = mean(bubbles);
+  result.result.figures["planned_bubble"].value = mean_finite(bubbles);
 }
 
 /// Time of the compute lane by kind of action, mean of the traced ranks.
@@ -86,24 +76,24 @@ void add_traced(ParallelResult& result, const trace::Analysis& analysis) {
     optimizer.push_back(o);
     if (analysis.collectives) blocks.push_back(inside);
   }
-  result.forward_s = mean(forward);
-  result.backward_s = mean(backward);
-  result.weight_s = mean(weight);
+  report::Figures& figures = result.result.figures;
+  figures["forward_s"].value = mean_finite(forward);
+  figures["backward_s"].value = mean_finite(backward);
+  figures["weight_s"].value = mean_finite(weight);
   // The wait for the last rank is in the norm.
-  const double waits = std::isfinite(result.exposed.norm) ? result.exposed.norm : 0;
-  result.optimizer_s = std::max(0.0, mean(optimizer) - waits);
-  result.exposed.blocks = mean(blocks);
+  const double norm = figures.value("exposed_norm_s");
+  figures["optimizer_s"].value =
+      std::max(0.0, mean_finite(optimizer) - (std::isfinite(norm) ? norm : 0));
+  figures["exposed_blocks_s"].value = mean_finite(blocks);
 }
 
 void add_ranks(ParallelResult& result, const std::vector<RankMeasure>& ranks) {
-  const auto mean_of = [&](double ExposedTime::* part) {
+  report::Figures& figures = result.result.figures;
+  for (const ExposedPart& part : kExposedParts) {
     std::vector<double> values;
-    for (const RankMeasure& rank : ranks) values.push_back(rank.exposed.*part);
-    return mean(values);
-  };
-  for (const auto part : {&ExposedTime::gather, &ExposedTime::reduce, &ExposedTime::stages,
-                          &ExposedTime::norm, &ExposedTime::input})
-    result.exposed.*part = mean_of(part);
+    for (const RankMeasure& rank : ranks) values.push_back(rank.exposed.*part.seconds);
+    figures[part.figure].value = mean_finite(values);
+  }
   std::vector<double> bubbles;
   for (StageFigures& stage : result.stages) {
     std::vector<double> of_stage;
@@ -113,12 +103,12 @@ void add_ranks(ParallelResult& result, const std::vector<RankMeasure>& ranks) {
       of_stage.push_back(rank.bubble());
     }
     if (result.stages.size() < 2) continue;
-    stage.bubble = mean(of_stage);
+    stage.bubble = mean_finite(of_stage);
     bubbles.push_back(stage.bubble);
   }
-  result.bubble = mean(bubbles);
-  for (const StageFigures& stage : result.stages)
-    result.memory = std::fmax(result.memory, stage.peak);
+  figures["bubble"].value = mean_finite(bubbles);
+  double& peak = figures["peak_bytes"].value;
+  for (const StageFigures& stage : result.stages) peak = std::fmax(peak, stage.peak);
 }
 
 /// The stage that holds most by plan, whose collectives the plan lists.
@@ -127,37 +117,13 @@ int fullest_stage(const ParallelResult& result) {
   return most == result.stages.end() ? 0 : most->stage;
 }
 
-struct MeasuredRun {
-  report::RunFigures figures;     ///< over the steps that count
-  double lone_step_s = kUnknown;  ///< median
-};
-
 /// The run of the middle step time.
-std::size_t median_run(const std::vector<MeasuredRun>& runs) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < runs.size(); ++i) order.push_back(i);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return runs[i].figures.step_s.value; });
-  return order[(order.size() - 1) / 2];
-}
-
-/// Nothing where the run is no good, and why.
-std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, int warmup, int steps,
-                                         std::string& reason) {
-  MeasuredRun run;
-  const auto count = [&](report::RunData& data) {
-    data.warmup = warmup;
-    std::vector<double> lone;
-    for (const report::StepRow& row : data.steps) {
-      if (row.step >= first_lone_step(warmup + steps)) lone.push_back(row.step_s);
-    }
-    if (!lone.empty()) run.lone_step_s = report::median(std::move(lone));
-    std::erase_if(data.steps,
-                  [&](const report::StepRow& row) { return row.step > warmup + steps; });
-  };
-  std::optional<report::RunFigures> figures = read_figures(folder, count, reason);
-  if (!figures) return std::nullopt;
-  run.figures = std::move(*figures);
-  return run;
+const report::RunFigures& median_run(const std::vector<report::RunFigures>& runs) {
+  std::vector<const report::RunFigures*> order;
+  for (const report::RunFigures& run : runs) order.push_back(&run);
+  std::ranges::stable_sort(
+      order, {}, [](const report::RunFigures* run) { return run->figures.value("step_s"); });
+  return *order[(order.size() - 1) / 2];
 }
 
 /// Traces of a run of four ranks take a core 5 s and some 100 MiB.
@@ -168,48 +134,44 @@ std::size_t reading_threads() {
 
 ParallelResult result_of(const ParallelOptions& options, const ParallelWay& way, std::size_t index,
                          const BenchPlan& plan, const BenchLog& log) {
-  ParallelResult result{.way = way, .recipe = recipe_name(plan, way.recipe)};
-  std::vector<MeasuredRun> runs;
-  for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
-    const auto record = log.find(run_name(plan, {.index = index, .repeat = repeat}));
-    if (!record) continue;
-    std::string reason = record->reason;
-    if (reason.empty()) {
-      if (auto run = read_measured(log.runs() / record->run, options.warmup, options.steps, reason))
-        runs.push_back(std::move(*run));
+  ParallelResult result{.result = named_result(plan, index), .way = way};
+  std::map<std::string, double> lone_step_s;  // by run
+  const int last = options.warmup + options.steps;
+  const auto count = [&](report::RunData& data) {
+    data.warmup = options.warmup;
+    std::vector<double> lone;
+    for (const report::StepRow& row : data.steps) {
+      if (row.step >= first_lone_step(last)) lone.push_back(row.step_s);
     }
-    if (result.failure.empty()) result.failure = reason;
-  }
-  result.runs = runs.size();
-  if (!runs.empty()) {
-    const MeasuredRun& run = runs[median_run(runs)];
-    add_plan(result, run.figures.data.plan);
-    add_run(result, run.figures, options.steps);
-    if (std::isfinite(result.planned_lone_step_s)) result.lone_step_s = run.lone_step_s;
-  }
+    lone_step_s[data.name] = lone.empty() ? kUnknown : report::median(std::move(lone));
+    std::erase_if(data.steps, [&](const report::StepRow& row) { return row.step > last; });
+  };
+  const CaseRuns read = read_case(plan, log, index, count);
+  result.result.failure = read.failure;
+  result.result.runs = read.runs.size();
+  if (read.runs.empty()) return result;
+  const report::RunFigures& run = median_run(read.runs);
+  add_plan(result, run.data.plan);
+  add_run(result, run, options.steps, lone_step_s[run.data.name]);
   return result;
 }
 
 void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::* scaling,
-                    double ParallelResult::* efficiency) {
+                    report::FigureKey efficiency) {
   for (ParallelResult& result : results) {
-    if (!(result.way.*scaling) || result.runs == 0) continue;
+    if (!(result.way.*scaling) || !result.ran()) continue;
     const ParallelResult* first = &result;
     for (const ParallelResult& other : results) {
-      if (other.way.*scaling && other.runs > 0 && other.way.recipe == result.way.recipe &&
+      if (other.way.*scaling && other.ran() && other.way.recipe == result.way.recipe &&
           other.way.ranks < first->way.ranks)
         first = &other;
     }
-    result.*efficiency = result.rank_rate() / first->rank_rate();
+    result.result.figures[efficiency].value =
+        result.value("rate_per_rank") / first->value("rate_per_rank");
   }
 }
 
 }  // namespace
-
-double ParallelResult::rank_rate() const {
-  const double rate = std::isfinite(tokens_per_s) ? tokens_per_s : samples_per_s;
-  return rate / way.ranks;
-}
 
 void add_plan(ParallelResult& result, const json& plan) {
   if (!plan.is_object()) return;
@@ -222,24 +184,32 @@ void add_plan(ParallelResult& result, const json& plan) {
                               axes.empty() ? "1 rank" : fmt::format("{}", fmt::join(axes, " x ")),
                               number(plan, "zero_stage"));
   result.schedule = report::text(child(plan, "pipeline"), "schedule");
-  result.micro = number(child(plan, "batch"), "micro");
-  result.micro_batches = number(child(plan, "batch"), "micro_batches");
-  result.planned_step_s = number(plan, "step_s");
-  result.planned_lone_step_s = number(plan, "step_without_exchanges_s");
-  result.planned_memory = number(child(plan, "memory"), "allocated_bytes");
+  add_planned(result.result, plan);
+  report::Figures& figures = result.result.figures;
+  figures["planned_exchange_s"].value =
+      figures.value("planned_step_s") - figures.value("planned_lone_step_s");
   add_stages(result, plan);
   result.collectives = planned_collectives(plan);
 }
 
-void add_run(ParallelResult& result, const report::RunFigures& run, int steps) {
-  result.device = run.device;
-  result.step_s = run.step_s.value;
-  result.samples_per_s = run.samples_per_s.value;
-  result.tokens_per_s = run.tokens_per_s;
-  result.mfu = run.mfu > 0 ? run.mfu : kUnknown;
-  result.loss = run.final_loss;
+void add_run(ParallelResult& result, const report::RunFigures& run, int steps,
+             double lone_step_s) {
+  result.result.device = run.device;
+  report::Figures& figures = result.result.figures;
+  for (std::size_t row = 0; row < report::kFigureCount; ++row) {
+    if (std::isfinite(run.figures.at(row).value)) figures.at(row) = run.figures.at(row);
+  }
+  const double tokens = figures.value("tokens_per_s");
+  figures["rate_per_rank"].value =
+      (std::isfinite(tokens) ? tokens : figures.value("samples_per_s")) / result.way.ranks;
   const std::vector<RankMeasure> ranks = rank_measures(run.data, steps);
   add_ranks(result, ranks);
+  if (std::isfinite(figures.value("planned_lone_step_s"))) {
+    figures["exchange_s"].value = figures.value("step_s") - lone_step_s;
+    figures["contention_s"].value = figures.value("exchange_s") -
+                                    figures.value("exposed_gather_s") -
+                                    figures.value("exposed_reduce_s");
+  }
   if (run.data.traced) add_traced(result, run.data.traced->analysis);
   const auto counted = std::ranges::find(ranks, fullest_stage(result), &RankMeasure::stage);
   if (counted != ranks.end()) add_counted(result.collectives, run.data, counted->rank);
@@ -253,8 +223,8 @@ std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
   std::vector<ParallelResult> results(ways.size());
   side_by_side(ways.size(), reading_threads(),
                [&](std::size_t i) { results[i] = result_of(options, ways[i], i, plan, log); });
-  add_efficiency(results, &ParallelWay::weak, &ParallelResult::weak_efficiency);
-  add_efficiency(results, &ParallelWay::strong, &ParallelResult::strong_efficiency);
+  add_efficiency(results, &ParallelWay::weak, "weak_efficiency");
+  add_efficiency(results, &ParallelWay::strong, "strong_efficiency");
   return results;
 }
 

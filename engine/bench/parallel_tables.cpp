@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/bench/table_cells.h"
 #include "engine/report/words.h"
 
 namespace dstrain::bench {
@@ -14,11 +13,19 @@ namespace {
 
 using report::Cell;
 
-constexpr double kGib = 1 << 30;
-
 Cell milliseconds(double seconds) { return number_cell(seconds * 1e3, 2); }
 Cell percents(double share) { return number_cell(share * 100, 1); }
-Cell gibibytes(double bytes) { return number_cell(bytes / kGib, 3); }
+Cell gibibytes(double bytes) { return number_cell(bytes * kPerGib, 3); }
+Cell rate(double value) {
+  return {.text = report::rate_words(value), .figure = {}, .value = value};
+}
+
+constexpr Column milliseconds(const char* title, report::FigureKey figure) {
+  return {title, figure, 2, 1e3};
+}
+constexpr Column percents(const char* title, report::FigureKey figure) {
+  return {title, figure, 1, 100};
+}
 
 /// Change of `value` beside `base` in per cent.
 Cell change(double value, double base) { return number_cell((value / base - 1) * 100, 1); }
@@ -31,7 +38,7 @@ std::string scaling_words(const ParallelWay& way) {
 
 /// Cells that say which way a row is about.
 std::vector<Cell> names(const ParallelResult& result) {
-  return {text_cell(result.recipe), text_cell(fmt::to_string(result.way.ranks)),
+  return {text_cell(result.result.recipe), text_cell(fmt::to_string(result.way.ranks)),
           text_cell(scaling_words(result.way)),
           text_cell(result.layout.empty() ? "-" : result.layout)};
 }
@@ -50,52 +57,58 @@ void add_row(report::Table& table, const ParallelResult& result, std::vector<Cel
 }
 
 Cell batch_cell(const ParallelResult& result) {
-  if (!std::isfinite(result.micro)) return text_cell("-");
-  return text_cell(fmt::format("{:.0f} x {:.0f}", result.micro, result.micro_batches));
+  const double micro = result.value("micro");
+  if (!std::isfinite(micro)) return text_cell("-");
+  return text_cell(fmt::format("{:.0f} x {:.0f}", micro, result.value("micro_batches")));
 }
 
-ParallelTable speed_table(const std::vector<ParallelResult>& results) {
-  ParallelTable made{.file = "1-speed", .title = "Speed"};
+BenchTable speed_table(const std::vector<ParallelResult>& results) {
+  BenchTable made{.file = "1-speed", .title = "Speed"};
   made.table = with_header({"Schedule", "Micro x", "Samples", "Rate/s/rank", "MFU %", "Step ms",
                             "planned", "Difference %", "Peak GiB", "planned"});
   for (const ParallelResult& r : results) {
+    const double step = r.value("step_s"), planned = r.value("planned_step_s");
     add_row(made.table, r,
-            {text_cell(r.schedule.empty() ? "-" : r.schedule),
-             batch_cell(r),
-             text_cell(fmt::to_string(r.way.samples)),
-             {.text = report::rate_words(r.rank_rate()), .figure = {}, .value = r.rank_rate()},
-             percents(r.mfu),
-             milliseconds(r.step_s),
-             milliseconds(r.planned_step_s),
-             change(r.step_s, r.planned_step_s),
-             gibibytes(r.memory),
-             gibibytes(r.planned_memory)});
+            {text_cell(r.schedule.empty() ? "-" : r.schedule), batch_cell(r),
+             text_cell(fmt::to_string(r.way.samples)), rate(r.value("rate_per_rank")),
+             percents(r.value("mfu")), milliseconds(step), milliseconds(planned),
+             change(step, planned), gibibytes(r.value("peak_bytes")),
+             gibibytes(r.value("memory_planned"))});
   }
   return made;
 }
 
-ParallelTable parts_table(const std::vector<ParallelResult>& results) {
-  ParallelTable made{.file = "2-parts", .title = "Parts of a step"};
-  made.table = with_header({"Forward ms", "Backward ms", "Weight ms", "Optimizer ms", "in blocks",
-                            "Gather ms", "Reduce ms", "Stages ms", "Norm ms", "Input ms",
-                            "Bubble %", "simulated", "Exchanges ms", "planned", "Contention ms"});
+BenchTable parts_table(const std::vector<ParallelResult>& results) {
+  static constexpr Column kParts[] = {milliseconds("Forward ms", "forward_s"),
+                                      milliseconds("Backward ms", "backward_s"),
+                                      milliseconds("Weight ms", "weight_s"),
+                                      milliseconds("Optimizer ms", "optimizer_s"),
+                                      milliseconds("in blocks", "exposed_blocks_s"),
+                                      milliseconds("Gather ms", "exposed_gather_s"),
+                                      milliseconds("Reduce ms", "exposed_reduce_s"),
+                                      milliseconds("Stages ms", "exposed_stages_s"),
+                                      milliseconds("Norm ms", "exposed_norm_s"),
+                                      milliseconds("Input ms", "exposed_input_s"),
+                                      percents("Bubble %", "bubble"),
+                                      percents("simulated", "planned_bubble"),
+                                      milliseconds("Exchanges ms", "exchange_s"),
+                                      milliseconds("planned", "planned_exchange_s"),
+                                      milliseconds("Contention ms", "contention_s")};
+  BenchTable made{.file = "2-parts", .title = "Parts of a step"};
+  made.table = with_header({});
+  for (const Column& part : kParts) made.table.header.emplace_back(part.title);
   for (const ParallelResult& r : results) {
-    if (r.runs == 0) continue;
-    const ExposedTime& e = r.exposed;
-    add_row(
-        made.table, r,
-        {milliseconds(r.forward_s), milliseconds(r.backward_s),
-         r.weight_s > 0 ? milliseconds(r.weight_s) : text_cell("-"), milliseconds(r.optimizer_s),
-         milliseconds(e.blocks), milliseconds(e.gather), milliseconds(e.reduce),
-         milliseconds(e.stages), milliseconds(e.norm), milliseconds(e.input), percents(r.bubble),
-         percents(r.planned_bubble), milliseconds(r.exchange_s()),
-         milliseconds(r.planned_exchange_s()), milliseconds(r.contention_s())});
+    if (!r.ran()) continue;
+    std::vector<Cell> row;
+    for (const Column& part : kParts) row.push_back(part.cell(r.result.figures));
+    if (!(r.value("weight_s") > 0)) row[2] = text_cell("-");  // they do not come later
+    add_row(made.table, r, std::move(row));
   }
   return made;
 }
 
-ParallelTable stage_table(const std::vector<ParallelResult>& results) {
-  ParallelTable made{.file = "3-stages", .title = "Stages"};
+BenchTable stage_table(const std::vector<ParallelResult>& results) {
+  BenchTable made{.file = "3-stages", .title = "Stages"};
   made.table = with_header({"Stage", "Blocks of chunks", "Peak GiB", "planned", "Difference %",
                             "Bubble %", "simulated"});
   for (const ParallelResult& r : results) {
@@ -110,13 +123,13 @@ ParallelTable stage_table(const std::vector<ParallelResult>& results) {
   return made;
 }
 
-ParallelTable collective_table(const std::vector<ParallelResult>& results) {
-  ParallelTable made{.file = "4-collectives", .title = "Collectives of a step"};
+BenchTable collective_table(const std::vector<ParallelResult>& results) {
+  BenchTable made{.file = "4-collectives", .title = "Collectives of a step"};
   made.table =
       with_header({"Operation", "of", "Calls", "planned", "Bytes", "planned bytes", "Bus GB/s"});
   std::size_t equal = 0, all = 0;
   for (const ParallelResult& r : results) {
-    if (r.runs == 0) continue;
+    if (!r.ran()) continue;
     for (const CollectiveFigures& one : r.collectives) {
       add_row(made.table, r,
               {text_cell(one.operation), text_cell(one.purpose), number_cell(one.calls, 0),
@@ -132,22 +145,20 @@ ParallelTable collective_table(const std::vector<ParallelResult>& results) {
   return made;
 }
 
-ParallelTable scaling_table(const std::vector<ParallelResult>& results, const char* file,
+BenchTable scaling_table(const std::vector<ParallelResult>& results, const char* file,
                             const char* title, bool ParallelWay::* scaling,
-                            double ParallelResult::* efficiency) {
-  ParallelTable made{.file = file, .title = title};
+                            report::FigureKey efficiency) {
+  BenchTable made{.file = file, .title = title};
   made.table = {.header = {"Recipe", "Ranks", "Layout", "Samples", "Rate/s", "Rate/s/rank",
                            "Efficiency %", "MFU %", "Bubble %"},
                 .rows = {}};
-  const auto rate = [](double value) {
-    return Cell{.text = report::rate_words(value), .figure = {}, .value = value};
-  };
   for (const ParallelResult& r : results) {
-    if (!(r.way.*scaling) || r.runs == 0) continue;
-    made.table.rows.push_back({text_cell(r.recipe), text_cell(fmt::to_string(r.way.ranks)),
+    if (!(r.way.*scaling) || !r.ran()) continue;
+    made.table.rows.push_back({text_cell(r.result.recipe), text_cell(fmt::to_string(r.way.ranks)),
                                text_cell(r.layout), text_cell(fmt::to_string(r.way.samples)),
-                               rate(r.rank_rate() * r.way.ranks), rate(r.rank_rate()),
-                               percents(r.*efficiency), percents(r.mfu), percents(r.bubble)});
+                               rate(r.value("rate_per_rank") * r.way.ranks),
+                               rate(r.value("rate_per_rank")), percents(r.value(efficiency)),
+                               percents(r.value("mfu")), percents(r.value("bubble"))});
   }
   return made;
 }
@@ -157,7 +168,7 @@ using Search = std::vector<const ParallelResult*>;
 
 /// As the search says; of a recipe's own layout as its plan does.
 double predicted_s(const ParallelResult& result) {
-  return result.way.row > 0 ? result.way.row_step_s : result.planned_step_s;
+  return result.way.row > 0 ? result.way.row_step_s : result.value("planned_step_s");
 }
 
 std::vector<Search> searches(const std::vector<ParallelResult>& results) {
@@ -180,7 +191,7 @@ std::vector<Search> searches(const std::vector<ParallelResult>& results) {
 
 /// "row 2", "tiny_2d".
 std::string row_words(const ParallelResult& result) {
-  return result.way.row > 0 ? fmt::format("row {}", result.way.row) : result.recipe;
+  return result.way.row > 0 ? fmt::format("row {}", result.way.row) : result.result.recipe;
 }
 
 /// "2 ranks: the measured order is the predicted one." or which rows have changed places.
@@ -190,11 +201,11 @@ std::string order_sentence(const Search& search) {
   std::size_t ran = 0;
   bool close = false;
   for (std::size_t i = 0; i < search.size(); ++i) {
-    if (search[i]->runs == 0) continue;
+    if (!search[i]->ran()) continue;
     ++ran;
     for (std::size_t k = i + 1; k < search.size(); ++k) {
-      const double gain = 1 - search[k]->step_s / search[i]->step_s;
-      if (search[k]->runs == 0 || !(gain > 0)) continue;
+      const double gain = 1 - search[k]->value("step_s") / search[i]->value("step_s");
+      if (!search[k]->ran() || !(gain > 0)) continue;
       close = close || gain < kEqual;
       if (gain < kEqual) continue;
       swaps.push_back(fmt::format("{} is {:.1f} % faster than {}", row_words(*search[k]),
@@ -209,8 +220,8 @@ std::string order_sentence(const Search& search) {
   return fmt::format("{}the measured order differs: {}.", place, fmt::join(swaps, ", "));
 }
 
-ParallelTable auto_table(const std::vector<ParallelResult>& results) {
-  ParallelTable made{.file = "7-auto", .title = "Order of plan --auto"};
+BenchTable auto_table(const std::vector<ParallelResult>& results) {
+  BenchTable made{.file = "7-auto", .title = "Order of plan --auto"};
   made.table = {
       .header = {"Recipe", "Ranks", "Row", "Layout", "Schedule", "Micro x", "predicted ms",
                  "planned ms", "Step ms", "Difference %", "Measured place"},
@@ -218,17 +229,17 @@ ParallelTable auto_table(const std::vector<ParallelResult>& results) {
   for (const Search& search : searches(results)) {
     for (const ParallelResult* r : search) {
       std::size_t place = 1;
-      for (const ParallelResult* other : search) place += other->step_s < r->step_s ? 1 : 0;
+      for (const ParallelResult* other : search) place += other->value("step_s") < r->value("step_s") ? 1 : 0;
       made.table.rows.push_back(
-          {text_cell(r->recipe), text_cell(fmt::to_string(r->way.ranks)),
+          {text_cell(r->result.recipe), text_cell(fmt::to_string(r->way.ranks)),
            text_cell(r->way.row == 0         ? "recipe"
                      : r->way.row_is_default ? fmt::format("{} (default)", r->way.row)
                                              : fmt::to_string(r->way.row)),
            text_cell(r->layout.empty() ? "-" : r->layout),
            text_cell(r->schedule.empty() ? "-" : r->schedule), batch_cell(*r),
-           milliseconds(predicted_s(*r)), milliseconds(r->planned_step_s), milliseconds(r->step_s),
-           change(r->step_s, predicted_s(*r)),
-           text_cell(r->runs > 0 ? fmt::to_string(place) : "-")});
+           milliseconds(predicted_s(*r)), milliseconds(r->value("planned_step_s")), milliseconds(r->value("step_s")),
+           change(r->value("step_s"), predicted_s(*r)),
+           text_cell(r->ran() ? fmt::to_string(place) : "-")});
     }
     made.sentences.push_back(order_sentence(search));
   }
@@ -237,28 +248,28 @@ ParallelTable auto_table(const std::vector<ParallelResult>& results) {
 
 }  // namespace
 
-std::vector<ParallelTable> parallel_tables(const std::vector<ParallelResult>& results) {
-  std::vector<ParallelTable> all = {
+std::vector<BenchTable> parallel_tables(const std::vector<ParallelResult>& results) {
+  std::vector<BenchTable> all = {
       speed_table(results),
       parts_table(results),
       stage_table(results),
       collective_table(results),
       scaling_table(results, "5-weak", "Weak scaling: tokens of a rank stay", &ParallelWay::weak,
-                    &ParallelResult::weak_efficiency),
+                    "weak_efficiency"),
       scaling_table(results, "6-strong", "Strong scaling: tokens of a step stay",
-                    &ParallelWay::strong, &ParallelResult::strong_efficiency),
+                    &ParallelWay::strong, "strong_efficiency"),
       auto_table(results)};
-  std::erase_if(all, [](const ParallelTable& table) { return table.table.rows.empty(); });
+  std::erase_if(all, [](const BenchTable& table) { return table.table.rows.empty(); });
   return all;
 }
 
 std::vector<std::string> not_run(const std::vector<ParallelResult>& results) {
   std::vector<std::string> texts;
   for (const ParallelResult& r : results) {
-    if (r.runs > 0 && r.failure.empty()) continue;
-    texts.push_back(fmt::format("{} on {} rank{}, {} samples, {}: {}", r.recipe, r.way.ranks,
+    if (r.ran() && r.result.failure.empty()) continue;
+    texts.push_back(fmt::format("{} on {} rank{}, {} samples, {}: {}", r.result.recipe, r.way.ranks,
                                 r.way.ranks == 1 ? "" : "s", r.way.samples, scaling_words(r.way),
-                                r.failure.empty() ? "not run" : r.failure));
+                                r.result.failure.empty() ? "not run" : r.result.failure));
   }
   return texts;
 }

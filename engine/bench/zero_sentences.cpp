@@ -15,13 +15,15 @@ constexpr double kConstantPercent = 2;  ///< memory that differs by less is call
 /// Which figure of memory a sentence goes by: that which all cells have.
 struct MemoryKind {
   const char* name;
-  double (*mib)(const CaseResult&);
+  report::FigureKey figure;
+  double scale = 1;
+
+  [[nodiscard]] double mib(const ZeroCell& cell) const { return cell.value(figure) * scale; }
 };
 constexpr MemoryKind kMemoryKinds[] = {
-    {"peak GPU memory", [](const CaseResult& r) { return r.gpu_added.peak; }},
-    {"memory allocated by dstrain", [](const CaseResult& r) { return mebibytes(r.memory_peak); }},
-    {"planned memory (none was measured)",
-     [](const CaseResult& r) { return mebibytes(r.device_planned); }},
+    {"peak GPU memory", "gpu_added_peak"},
+    {"memory allocated by dstrain", "memory_peak", kPerMib},
+    {"planned memory (none was measured)", "device_planned", kPerMib},
 };
 
 CellList those_that_ran(const CellList& cells) {
@@ -36,7 +38,7 @@ CellList those_that_ran(const CellList& cells) {
 const MemoryKind* memory_kind(const CellList& cells) {
   for (const MemoryKind& kind : kMemoryKinds) {
     if (std::ranges::all_of(cells,
-                            [&](const ZeroCell* c) { return std::isfinite(kind.mib(c->result)); }))
+                            [&](const ZeroCell* c) { return std::isfinite(kind.mib(*c)); }))
       return cells.empty() ? nullptr : &kind;
   }
   return nullptr;
@@ -77,10 +79,10 @@ std::string planned_words(const CellList& cells, const char* what, const Of& per
 
 void add_planned(std::vector<std::string>& to, const CellList& cells) {
   const std::string memory = planned_words(cells, "GPU memory", [](const ZeroCell& c) {
-    return change_percent(c.result.gpu_added.peak, mebibytes(c.result.device_planned));
+    return change_percent(c.value("gpu_added_peak"), c.value("device_planned") * kPerMib);
   });
   const std::string step = planned_words(cells, "The step", [](const ZeroCell& c) {
-    return change_percent(c.result.step_s.value, c.result.planned_step_s);
+    return change_percent(c.value("step_s"), c.value("planned_step_s"));
   });
   for (const std::string& text : {memory, step}) {
     if (!text.empty()) to.push_back(text);
@@ -88,7 +90,7 @@ void add_planned(std::vector<std::string>& to, const CellList& cells) {
 }
 
 bool all_zero(const CellList& cells, const MemoryKind& kind) {
-  return std::ranges::all_of(cells, [&](const ZeroCell* c) { return kind.mib(c->result) == 0; });
+  return std::ranges::all_of(cells, [&](const ZeroCell* c) { return kind.mib(*c) == 0; });
 }
 
 }  // namespace
@@ -99,7 +101,7 @@ std::vector<std::string> stage_sentences(const CellList& cells) {
   if (ran.empty()) return {"No cell has run."};
   const MemoryKind* kind = memory_kind(ran);
   if (kind != nullptr && !all_zero(ran, *kind)) {
-    const auto mib = [&](const ZeroCell& c) { return kind->mib(c.result); };
+    const auto mib = [&](const ZeroCell& c) { return kind->mib(c); };
     const Extremes all = extremes(ran, mib);
     std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(all.least->way),
                                    mib_words(mib(*all.least)));
@@ -119,14 +121,14 @@ std::vector<std::string> stage_sentences(const CellList& cells) {
                                       mib_words(mib(*found.least))));
     }
   }
-  const auto rate = [](const ZeroCell& c) { return c.result.samples_per_s; };
+  const auto rate = [](const ZeroCell& c) { return c.value("samples_per_s"); };
   if (const Extremes found = extremes(ran, rate); found.most) {
     sentences.push_back(
         fmt::format("Fastest: {} with {} samples/s; slowest: {} with {}.",
                     way_words(found.most->way), report::rate_words(rate(*found.most)),
                     way_words(found.least->way), report::rate_words(rate(*found.least))));
   }
-  const auto loss = [](const ZeroCell& c) { return c.result.loss; };
+  const auto loss = [](const ZeroCell& c) { return c.value("final_loss"); };
   if (const Extremes found = extremes(ran, loss); found.least && ran.size() > 1) {
     const double spread = loss(*found.most) - loss(*found.least);
     sentences.push_back(spread == 0
@@ -148,12 +150,15 @@ std::vector<std::string> offload_sentences(const std::vector<OffloadPair>& pairs
   std::vector<Saving> saved, cost;
   for (const OffloadPair& pair : pairs) {
     if (!pair.with->ran() || !pair.without->ran()) continue;
-    const CaseResult& a = pair.without->result;
-    const CaseResult& b = pair.with->result;
-    if (std::isfinite(a.gpu_added.peak) && std::isfinite(b.gpu_added.peak))
-      saved.push_back({&pair, savings_percent(a.gpu_added.peak, b.gpu_added.peak)});
-    if (std::isfinite(a.train_seconds) && std::isfinite(b.train_seconds))
-      cost.push_back({&pair, change_percent(a.train_seconds, b.train_seconds)});
+    const auto of_both = [&](report::FigureKey key) {
+      return std::pair(pair.without->value(key), pair.with->value(key));
+    };
+    const auto [more, less] = of_both("gpu_added_peak");
+    if (std::isfinite(more) && std::isfinite(less))
+      saved.push_back({&pair, savings_percent(more, less)});
+    const auto [before, after] = of_both("train_seconds");
+    if (std::isfinite(before) && std::isfinite(after))
+      cost.push_back({&pair, change_percent(before, after)});
   }
   if (saved.empty()) {
     sentences.emplace_back("Savings of GPU memory were not measured.");
@@ -174,7 +179,7 @@ std::vector<std::string> offload_sentences(const std::vector<OffloadPair>& pairs
 std::vector<std::string> pinned_sentences(const std::vector<PinnedPair>& pairs) {
   std::vector<std::string> sentences;
   for (const auto& [pinned, pageable] : pairs) {
-    const double fast = pinned->result.train_seconds, slow = pageable->result.train_seconds;
+    const double fast = pinned->value("train_seconds"), slow = pageable->value("train_seconds");
     if (!std::isfinite(fast) || !std::isfinite(slow)) continue;
     const std::string words = way_words(pinned->way);
     sentences.push_back(
@@ -195,7 +200,7 @@ std::vector<std::string> scaling_sentences(const CellList& cells) {
       fmt::format("from {} to {} ranks", first.result.which.ranks, last.result.which.ranks);
   const MemoryKind* kind = memory_kind(ran);
   if (kind != nullptr && !all_zero(ran, *kind)) {
-    const auto mib = [&](const ZeroCell& c) { return kind->mib(c.result); };
+    const auto mib = [&](const ZeroCell& c) { return kind->mib(c); };
     const Extremes found = extremes(ran, mib);
     const double spread = change_percent(mib(*found.least), mib(*found.most));
     const char* verdict = spread < kConstantPercent ? "stayed constant"
@@ -207,9 +212,9 @@ std::vector<std::string> scaling_sentences(const CellList& cells) {
                                     mib_words(mib(*found.least)), mib_words(mib(*found.most)),
                                     spread));
   }
-  if (std::isfinite(last.result.efficiency)) {
+  if (std::isfinite(last.value("efficiency"))) {
     sentences.push_back(fmt::format("{} ranks keep {:.1f} % of the rate a rank had on {}.",
-                                    last.result.which.ranks, last.result.efficiency * 100,
+                                    last.result.which.ranks, last.value("efficiency") * 100,
                                     first.result.which.ranks));
   }
   add_planned(sentences, ran);

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 
-#include "engine/bench/table_cells.h"
 #include "engine/bench/zero_sentences.h"
 
 namespace dstrain::bench {
@@ -15,65 +14,53 @@ namespace dstrain::bench {
 using report::Cell;
 using report::Table;
 
-double mebibytes(double bytes) { return bytes / (1 << 20); }
-
 double change_percent(double before, double after) { return (after - before) / before * 100; }
 
 double savings_percent(double before, double after) { return (before - after) / before * 100; }
 
 namespace {
 
-/// A figure of a cell under its name.
-struct Figure {
-  const char* title;
-  std::function<Cell(const ZeroCell&)> cell;
-};
-
-Figure number(const char* title, double CaseResult::* figure, int digits, double scale = 1) {
-  return {title, [=](const ZeroCell& c) { return number_cell(c.result.*figure * scale, digits); }};
-}
-Figure memory(const char* title, MemoryRange CaseResult::* range, double MemoryRange::* figure) {
-  return {title, [=](const ZeroCell& c) { return number_cell(c.result.*range.*figure, 0); }};
-}
-double final_evaluation(const CaseResult& result) {
-  return result.evaluation_losses.empty() ? kUnknown : result.evaluation_losses.back();
-}
-
-constexpr double kPerMib = 1.0 / (1 << 20);
-const Figure kGpuPeak = memory("Peak GPU Memory (MiB)", &CaseResult::gpu_added, &MemoryRange::peak);
-const Figure kGpuPlanned = number("planned", &CaseResult::device_planned, 0, kPerMib);
-const Figure kGpuMean =
-    memory("Average GPU Memory (MiB)", &CaseResult::gpu_added, &MemoryRange::mean);
-const Figure kOwnPeak =
-    number("Peak allocated by dstrain (MiB)", &CaseResult::memory_peak, 0, kPerMib);
-const Figure kOwnPlanned =
-    number("allocated as planned (MiB)", &CaseResult::memory_planned, 0, kPerMib);
-const Figure kCpuPeak = memory("Peak CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::peak);
-const Figure kCpuMean = memory("Average CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::mean);
-const Figure kHostPlanned =
-    number("Offloaded as planned (MiB)", &CaseResult::host_planned, 0, kPerMib);
-const Figure kRuntime = number("Total Runtime (sec)", &CaseResult::seconds, 1);
-const Figure kTrainRuntime = number("Train Runtime (sec)", &CaseResult::train_seconds, 2);
-const Figure kStep = {
-    "Step (ms)", [](const ZeroCell& c) { return number_cell(c.result.step_s.value * 1e3, 2); }};
-const Figure kStepPlanned = number("Step as planned (ms)", &CaseResult::planned_step_s, 2, 1e3);
+constexpr Column kGpuPeak = {"Peak GPU Memory (MiB)", "gpu_added_peak", 0};
+constexpr Column kGpuPlanned = {"planned", "device_planned", 0, kPerMib};
+constexpr Column kCpuPeak = {"Peak CPU Memory (MiB)", "cpu_peak", 0};
+constexpr Column kHostPlanned = {"Offloaded as planned (MiB)", "host_planned", 0, kPerMib};
+constexpr Column kRuntime = {"Total Runtime (sec)", "program_seconds", 1};
+constexpr Column kTrainRuntime = {"Train Runtime (sec)", "train_seconds", 2};
+constexpr Column kStep = {"Step (ms)", "step_s", 2, 1e3};
+constexpr Column kStepPlanned = {"Step as planned (ms)", "planned_step_s", 2, 1e3};
 
 /// What a training is asked for, in the order of the tables.
-std::vector<Figure> training_figures() {
-  return {kTrainRuntime,
-          number("Steps/sec", &CaseResult::steps_per_s, 3),
-          number("Samples/sec", &CaseResult::samples_per_s, 2),
-          kStep,
-          kStepPlanned,
-          {"Train Loss", [](const ZeroCell& c) { return value_cell(c.result.loss); }},
-          {"Eval Loss (final)",
-           [](const ZeroCell& c) { return value_cell(final_evaluation(c.result)); }},
-          number("Eval Speed (samples/sec)", &CaseResult::evaluation_samples_per_s, 2),
-          kGpuPeak,
-          {"Peak GPU Memory as planned (MiB)", kGpuPlanned.cell},
-          kGpuMean,
-          kOwnPeak,
-          kOwnPlanned};
+constexpr Column kTraining[] = {
+    kTrainRuntime,
+    {"Steps/sec", "steps_per_s", 3},
+    {"Samples/sec", "samples_per_s", 2},
+    kStep,
+    kStepPlanned,
+    {"Train Loss", "final_loss"},
+    {"Eval Loss (final)", "evaluation_loss"},
+    {"Eval Speed (samples/sec)", "evaluation_samples_per_s", 2},
+    kGpuPeak,
+    {"Peak GPU Memory as planned (MiB)", "device_planned", 0, kPerMib},
+    {"Average GPU Memory (MiB)", "gpu_added_mean", 0},
+    {"Peak allocated by dstrain (MiB)", "memory_peak", 0, kPerMib},
+    {"allocated as planned (MiB)", "memory_planned", 0, kPerMib}};
+
+std::vector<Column> training_and(std::vector<Column> more) {
+  more.insert(more.begin(), std::begin(kTraining), std::end(kTraining));
+  return more;
+}
+
+Cell cell_of(const Column& column, const ZeroCell& cell) {
+  return column.cell(cell.result.figures);
+}
+void add_titles(Table& table, const std::vector<Column>& columns) {
+  for (const Column& column : columns) table.header.emplace_back(column.title);
+}
+/// A row that begins with these cells.
+void add_row(Table& table, std::vector<Cell> row, const ZeroCell& cell,
+             const std::vector<Column>& columns) {
+  for (const Column& column : columns) row.push_back(cell_of(column, cell));
+  table.rows.push_back(std::move(row));
 }
 
 std::string model_and_data(const CaseResult& result) {
@@ -153,9 +140,9 @@ std::string recipe_and_ranks(const CellList& group) {
                      first.which.ranks == 1 ? "" : "s");
 }
 
-ZeroTable stage_table(const CellList& group, std::size_t number) {
+BenchTable stage_table(const CellList& group, std::size_t number) {
   const CaseResult& first = group.front()->result;
-  ZeroTable made{.file = fmt::format("1-stages-{}", number + 1),
+  BenchTable made{.file = fmt::format("1-stages-{}", number + 1),
                  .title = fmt::format("{} on {} ranks: stages without and with offload",
                                       first.recipe, first.which.ranks),
                  .table = {},
@@ -165,12 +152,11 @@ ZeroTable stage_table(const CellList& group, std::size_t number) {
   std::ranges::stable_sort(columns, {}, [](const ZeroCell* c) { return c->way.offload; });
   made.table.header = {""};
   for (const ZeroCell* cell : columns) made.table.header.push_back(way_words(cell->way));
-  std::vector<Figure> figures = training_figures();
-  figures.insert(figures.end(), {kCpuPeak, kCpuMean, kHostPlanned});
-  for (const Figure& figure : figures) {
+  for (const Column& figure :
+       training_and({kCpuPeak, {"Average CPU Memory (MiB)", "cpu_mean", 0}, kHostPlanned})) {
     std::vector<Cell>& row = made.table.rows.emplace_back();
     row.push_back(text_cell(figure.title));
-    for (const ZeroCell* cell : columns) row.push_back(figure.cell(*cell));
+    for (const ZeroCell* cell : columns) row.push_back(cell_of(figure, *cell));
   }
   return made;
 }
@@ -199,12 +185,12 @@ std::vector<PinnedPair> pinned_pairs(const CellList& group) {
   return pairs;
 }
 
-ZeroTable offload_table(const std::vector<CellList>& all) {
-  ZeroTable made{.file = "2-offload",
+BenchTable offload_table(const std::vector<CellList>& all) {
+  BenchTable made{.file = "2-offload",
                  .title = "What offload saves and costs",
                  .table = {},
                  .sentences = {},
-                 .not_run = {}};
+                 .not_run = std::vector<std::string>()};
   made.table.cut = 0;
   made.table.header = {"Model and Data",
                        "Ranks",
@@ -229,12 +215,12 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
           {text_cell(model_and_data(a)), text_cell(fmt::to_string(a.which.ranks)),
            text_cell(fmt::to_string(with->way.stage)),
            text_cell(way_words(with->way).substr(std::string_view("stage 0 + ").size())),
-           kGpuPeak.cell(*without), kGpuPlanned.cell(*without), kGpuPeak.cell(*with),
-           kGpuPlanned.cell(*with),
-           number_cell(savings_percent(a.gpu_added.peak, b.gpu_added.peak), 1),
-           number_cell(savings_percent(a.device_planned, b.device_planned), 1),
-           kTrainRuntime.cell(*without), kTrainRuntime.cell(*with),
-           number_cell(change_percent(a.train_seconds, b.train_seconds), 1)});
+           cell_of(kGpuPeak, *without), cell_of(kGpuPlanned, *without), cell_of(kGpuPeak, *with),
+           cell_of(kGpuPlanned, *with),
+           number_cell(savings_percent(a.value("gpu_added_peak"), b.value("gpu_added_peak")), 1),
+           number_cell(savings_percent(a.value("device_planned"), b.value("device_planned")), 1),
+           cell_of(kTrainRuntime, *without), cell_of(kTrainRuntime, *with),
+           number_cell(change_percent(a.value("train_seconds"), b.value("train_seconds")), 1)});
       for (const ZeroCell* cell : {without, with}) {
         if (std::ranges::find(used, cell) == used.end()) used.push_back(cell);
       }
@@ -242,33 +228,34 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
     if (pairs.empty()) continue;
     append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
                     offload_sentences(pairs));
-    append(made.not_run, reasons(used));
+    append(*made.not_run, reasons(used));
   }
   return made;
 }
 
-ZeroTable pinned_table(const std::vector<CellList>& all) {
-  ZeroTable made{
-      .file = "3-pinned", .title = "Pinned memory", .table = {}, .sentences = {}, .not_run = {}};
+BenchTable pinned_table(const std::vector<CellList>& all) {
+  BenchTable made{
+      .file = "3-pinned", .title = "Pinned memory", .table = {}, .sentences = {}, .not_run = std::vector<std::string>()};
   made.table.header = {"Model and Data", "Ranks", "Config", "Pinned Memory"};
-  const std::vector<Figure> figures = {kGpuPeak,     kGpuPlanned, kCpuPeak,
+  const std::vector<Column> columns = {kGpuPeak,     kGpuPlanned, kCpuPeak,
                                        kHostPlanned, kRuntime,    kTrainRuntime};
-  for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
+  add_titles(made.table, columns);
   for (const CellList& group : all) {
     const std::vector<PinnedPair> pairs = pinned_pairs(group);
     CellList used;
     for (const auto& [pinned, pageable] : pairs) {
       for (const ZeroCell* cell : {pinned, pageable}) {
         const std::string words = way_words(cell->way);
-        made.table.rows.push_back({text_cell(model_and_data(cell->result)),
-                                   text_cell(fmt::to_string(cell->result.which.ranks)),
-                                   text_cell(words.substr(0, words.find(','))),
-                                   text_cell(cell->way.pinned ? "true" : "false")});
-        for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
+        add_row(made.table,
+                {text_cell(model_and_data(cell->result)),
+                 text_cell(fmt::to_string(cell->result.which.ranks)),
+                 text_cell(words.substr(0, words.find(','))),
+                 text_cell(cell->way.pinned ? "true" : "false")},
+                *cell, columns);
         used.push_back(cell);
       }
     }
-    append(made.not_run, reasons(used));
+    append(*made.not_run, reasons(used));
     if (!pairs.empty())
       append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
                       pinned_sentences(pairs));
@@ -276,21 +263,21 @@ ZeroTable pinned_table(const std::vector<CellList>& all) {
   return made;
 }
 
-ZeroTable scaling_table(const std::vector<CellList>& all) {
-  ZeroTable made{.file = "4-scaling",
+BenchTable scaling_table(const std::vector<CellList>& all) {
+  BenchTable made{.file = "4-scaling",
                  .title = fmt::format("Weak scaling, {}", way_words(all.front().front()->way)),
                  .table = {},
                  .sentences = {},
                  .not_run = reasons(joined(all))};
   made.table.header = {"Model and Data", "Ranks"};
-  std::vector<Figure> figures = training_figures();
-  figures.push_back(number("Efficiency (%)", &CaseResult::efficiency, 1, 100));
-  for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
+  const std::vector<Column> columns = training_and({{"Efficiency (%)", "efficiency", 1, 100}});
+  add_titles(made.table, columns);
   for (const CellList& group : all) {
     for (const ZeroCell* cell : group) {
-      made.table.rows.push_back({text_cell(model_and_data(cell->result)),
-                                 text_cell(fmt::to_string(cell->result.which.ranks))});
-      for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
+      add_row(made.table,
+              {text_cell(model_and_data(cell->result)),
+               text_cell(fmt::to_string(cell->result.which.ranks))},
+              *cell, columns);
     }
     append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
                     scaling_sentences(group));
@@ -298,21 +285,20 @@ ZeroTable scaling_table(const std::vector<CellList>& all) {
   return made;
 }
 
-ZeroTable one_rank_table(const std::vector<CellList>& all) {
-  ZeroTable made{.file = "5-one-rank",
+BenchTable one_rank_table(const std::vector<CellList>& all) {
+  BenchTable made{.file = "5-one-rank",
                  .title = "One rank",
                  .table = {},
                  .sentences = {},
                  .not_run = reasons(joined(all))};
   made.table.header = {"Model and Data", "Config"};
-  const std::vector<Figure> figures = {kGpuPeak, kGpuPlanned, kCpuPeak,    kHostPlanned,
+  const std::vector<Column> columns = {kGpuPeak, kGpuPlanned, kCpuPeak,    kHostPlanned,
                                        kRuntime, kStep,       kStepPlanned};
-  for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
+  add_titles(made.table, columns);
   for (const CellList& group : all) {
     for (const ZeroCell* cell : group) {
-      made.table.rows.push_back(
-          {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))});
-      for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
+      add_row(made.table, {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))},
+              *cell, columns);
     }
     append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
                     one_rank_sentences(group));
@@ -322,17 +308,17 @@ ZeroTable one_rank_table(const std::vector<CellList>& all) {
 
 }  // namespace
 
-ZeroTables zero_tables(const std::vector<ZeroCell>& cells) {
+BenchTables zero_tables(const std::vector<ZeroCell>& cells) {
   const auto on_ranks = [](const ZeroCell& c) { return !c.scaling && c.result.which.ranks > 1; };
   const auto on_one = [](const ZeroCell& c) { return !c.scaling && c.result.which.ranks == 1; };
   const auto any = [](const ZeroCell& c) { return !c.scaling; };
   const auto weak = [](const ZeroCell& c) { return c.scaling; };
-  ZeroTables made;
+  BenchTables made;
   const std::vector<CellList> several = groups(cells, on_ranks, true);
   const std::vector<CellList> stages = groups(cells, any, true);
   const std::vector<CellList> scaling = groups(cells, weak, false);
   const std::vector<CellList> one = groups(cells, on_one, true);
-  const auto add = [&](ZeroTable table, const char* reason) {
+  const auto add = [&](BenchTable table, const char* reason) {
     if (table.table.rows.empty())
       made.left_out.push_back(fmt::format("{}: {}", table.title, reason));
     else

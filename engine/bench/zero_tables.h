@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "engine/bench/bench_results.h"
+#include "engine/bench/tables.h"
 #include "engine/bench/zero_plan.h"
-#include "engine/report/document.h"
 
 namespace dstrain::bench {
 
@@ -16,25 +16,11 @@ struct ZeroCell {
   bool scaling = false;  ///< of the weak scaling
 
   [[nodiscard]] bool ran() const { return result.runs > 0; }
+  [[nodiscard]] double value(report::FigureKey key) const { return result.value(key); }
 };
 
-/// A table with what it answers.
-struct ZeroTable {
-  std::string file;  ///< "1-stages": its name in zero.json
-  std::string title;
-  report::Table table;
-  std::vector<std::string> sentences;  ///< from its figures
-  std::vector<std::string> not_run;    ///< "bloom on 8 ranks, stage 3: needs 8 GPUs"
-};
+[[nodiscard]] BenchTables zero_tables(const std::vector<ZeroCell>& cells);
 
-struct ZeroTables {
-  std::vector<ZeroTable> tables;
-  std::vector<std::string> left_out;  ///< "Weak scaling: ...", with the reason
-};
-[[nodiscard]] ZeroTables zero_tables(const std::vector<ZeroCell>& cells);
-
-/// Bytes in MiB.
-[[nodiscard]] double mebibytes(double bytes);
 /// (after - before) / before in per cent; kUnknown where one is.
 [[nodiscard]] double change_percent(double before, double after);
 /// (before - after) / before in per cent.

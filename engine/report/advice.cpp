@@ -281,15 +281,15 @@ std::optional<Advice> straggler(const RunFigures& run) {
 }
 
 std::optional<Advice> memory_free(const RunFigures& run) {
-  if (!(run.memory_peak < 0.7 * run.memory_device)) return std::nullopt;
+  if (!(run.figures.value("memory_peak") < 0.7 * run.figures.value("memory_device"))) return std::nullopt;
   const std::string recompute = setting(run.data, "memory.recompute");
   const bool recomputes = run.data.plan.is_object() && run.data.plan.contains("recompute") &&
                           run.data.plan["recompute"] == true;
   const bool stage_3 = whole_setting(run, "parallel.zero.stage", 0) == 3;
   if (!recomputes && !stage_3) return std::nullopt;
   return Advice{.id = "memory-free",
-                .finding = fmt::format("the peak is {} of {}, and {}", bytes_words(run.memory_peak),
-                                       bytes_words(run.memory_device),
+                .finding = fmt::format("the peak is {} of {}, and {}", bytes_words(run.figures.value("memory_peak")),
+                                       bytes_words(run.figures.value("memory_device")),
                                        recomputes ? "activations are computed twice"
                                                   : "parameters are gathered each step"),
                 .change = recomputes ? "keep activations, or larger batch.micro"
@@ -314,7 +314,8 @@ std::optional<Advice> throttled(const RunFigures& run) {
 }
 
 std::optional<Advice> not_finite(const RunFigures& run) {
-  const auto bad = static_cast<double>(std::max(run.not_finite, run.skipped));
+  const auto bad = std::fmax(0, std::fmax(run.figures.value("not_finite"),
+                                        run.figures.value("skipped_steps")));
   const auto steps = static_cast<double>(run.data.steps.size());
   if (steps == 0 || bad / steps <= 0.01) return std::nullopt;
   return Advice{.id = "not-finite",

@@ -216,7 +216,7 @@ Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_
   Variant variant{.name = {}, .runs = test, .parity = {}, .verdict = {}};
   std::vector<double> rates;
   for (const std::size_t run : test) {
-    if (all[run].samples_per_s.value > 0) rates.push_back(all[run].samples_per_s.value);
+    if (all[run].figures.value("samples_per_s") > 0) rates.push_back(all[run].figures.value("samples_per_s"));
   }
   if (!rates.empty()) variant.samples_per_s = median(rates);
   if (base == test) {
@@ -233,9 +233,9 @@ Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_
   for (std::size_t i = 0; i < std::min(base.size(), test.size()); ++i) {
     const RunFigures& a = all[base[i]];
     const RunFigures& b = all[test[i]];
-    if (a.samples_per_s.value > 0 && b.samples_per_s.value > 0) {
-      of_base.push_back(a.samples_per_s.value);
-      of_test.push_back(b.samples_per_s.value);
+    if (a.figures.value("samples_per_s") > 0 && b.figures.value("samples_per_s") > 0) {
+      of_base.push_back(a.figures.value("samples_per_s"));
+      of_test.push_back(b.figures.value("samples_per_s"));
     }
     const LossParity parity = loss_parity(a, b);
     if (i == 0 || (parity.known && !parity.holds)) variant.parity = parity;

@@ -13,13 +13,6 @@
 namespace dstrain::report {
 namespace {
 
-/// "2,610 [2,580, 2,640]".
-std::string with_interval(const Estimate& estimate, std::string (*words)(double)) {
-  if (!estimate.interval) return words(estimate.value);
-  return fmt::format("{} [{}, {}]", words(estimate.value), words(estimate.interval->low),
-                     words(estimate.interval->high));
-}
-
 void write_lead(Writer& w) {
   const RunFigures& first = w.report.runs.front();
   w.document.title = w.report.runs.size() == 1 ? fmt::format("Report of {}", first.label)
@@ -72,8 +65,8 @@ void write_runs(Writer& w) {
   Section& section = w.section(w.report.runs.size() == 1 ? "The run" : "The runs");
   Table table = {.header = {""}, .rows = {}};
   for (const RunFigures& run : w.report.runs) table.header.push_back(run.label);
-  const auto row = [&](const char* name, const auto& cell) {
-    std::vector<Cell> cells = {{name}};
+  const auto row = [&](std::string_view name, const auto& cell) {
+    std::vector<Cell> cells = {{std::string(name)}};
     bool known = false;
     for (std::size_t i = 0; i < w.report.runs.size(); ++i) {
       cells.push_back(cell(i, w.report.runs[i]));
@@ -91,48 +84,15 @@ void write_runs(Writer& w) {
     return number_cell(i, "last_step", static_cast<double>(r.last_step),
                        fmt::format("{} ({})", r.last_step, r.num_steady));
   });
-  row("samples/s, median", [](std::size_t i, Run r) {
-    return number_cell(i, "samples_per_s.value", r.samples_per_s.value,
-                       with_interval(r.samples_per_s, rate_words));
-  });
-  row("tokens/s, median", [](std::size_t i, Run r) {
-    return number_cell(i, "tokens_per_s", r.tokens_per_s, rate_words(r.tokens_per_s));
-  });
-  row("step, median", [](std::size_t i, Run r) {
-    return number_cell(i, "step_s.value", r.step_s.value, with_interval(r.step_s, time_words));
-  });
-  row("step as planned", [](std::size_t i, Run r) {
-    return number_cell(i, "planned_step_s", r.planned_step_s, time_words(r.planned_step_s));
-  });
-  row("MFU, median", [](std::size_t i, Run r) { return number_cell(i, "mfu", r.mfu, share_words(r.mfu)); });
-  row("loss, last tenth", [](std::size_t i, Run r) {
-    return number_cell(i, "final_loss", r.final_loss, number_words(r.final_loss));
-  });
-  row("evaluation loss", [](std::size_t i, Run r) {
-    const double loss = r.data.evaluations.empty() ? kUnknown : r.data.evaluations.back().loss;
-    return number_cell(i, "evaluation_loss", loss, number_words(loss));
-  });
-  row("evaluation accuracy", [](std::size_t i, Run r) {
-    const double accuracy =
-        r.data.evaluations.empty() ? kUnknown : r.data.evaluations.back().accuracy;
-    return number_cell(i, "evaluation_accuracy", accuracy, share_words(accuracy));
-  });
-  row("steps with a loss not finite", [](std::size_t i, Run r) {
-    return number_cell(i, "not_finite", static_cast<double>(r.not_finite),
-                       r.not_finite == 0 ? "" : fmt::to_string(r.not_finite));
-  });
-  row("memory allocated, peak", [](std::size_t i, Run r) {
-    return number_cell(i, "memory_peak", r.memory_peak, bytes_words(r.memory_peak));
-  });
-  row("memory reserved", [](std::size_t i, Run r) {
-    return number_cell(i, "memory_reserved", r.memory_reserved, bytes_words(r.memory_reserved));
-  });
-  row("memory planned", [](std::size_t i, Run r) {
-    return number_cell(i, "memory_planned", r.memory_planned, bytes_words(r.memory_planned));
-  });
-  row("memory of the device", [](std::size_t i, Run r) {
-    return number_cell(i, "memory_device", r.memory_device, bytes_words(r.memory_device));
-  });
+  for (std::size_t i = 0; i < kFigureCount; ++i) {
+    const Figure& figure = kFigures[i];
+    if (figure.title.empty()) continue;
+    row(figure.title, [&](std::size_t run, Run r) {
+      const Estimate& value = r.figures.at(i);
+      return number_cell(run, fmt::format("{}{}", figure.key, figure.interval ? ".value" : ""),
+                         value.value, figure_words(figure, value));
+    });
+  }
   section.blocks.push_back(std::move(table));
   section.blocks.push_back(
       Paragraph{"Medians of steady steps: without warm-up, traced, evaluation and checkpoint steps "
@@ -283,7 +243,7 @@ void write_curves(Writer& w) {
                       .from_zero = true,
                       .lines = {}};
   for (const RunFigures& run : w.report.runs) {
-    if (!std::isfinite(run.memory_peak)) continue;
+    if (!std::isfinite(run.figures.value("memory_peak"))) continue;
     Line line = {.name = run.label, .points = {}};
     for (const StepRow& row : run.data.steps) {
       if (row.memory_bytes > 0)
@@ -297,12 +257,12 @@ void write_curves(Writer& w) {
     }
     memory.lines.push_back(std::move(line));
     if (!reserved.points.empty()) memory.lines.push_back(std::move(reserved));
-    if (std::isfinite(run.memory_planned) && !run.data.steps.empty())
+    const double planned = run.figures.value("memory_planned") / (1 << 30);
+    if (std::isfinite(planned) && !run.data.steps.empty())
       memory.lines.push_back(
           {.name = run.label + ", planned",
-           .points = {
-               {static_cast<double>(run.data.steps.front().step), run.memory_planned / (1 << 30)},
-               {static_cast<double>(run.last_step), run.memory_planned / (1 << 30)}}});
+           .points = {{static_cast<double>(run.data.steps.front().step), planned},
+                      {static_cast<double>(run.last_step), planned}}});
   }
   w.line_chart(section, std::move(memory), 1);
 }

@@ -59,34 +59,6 @@ std::int64_t warmup_steps(std::size_t steps) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(steps / 10), 2, 20);
 }
 
-double mean_finite(const std::vector<double>& values) {
-  double sum = 0;
-  double count = 0;
-  for (const double value : values) {
-    if (!std::isfinite(value)) continue;
-    sum += value;
-    ++count;
-  }
-  return count == 0 ? kUnknown : sum / count;
-}
-
-std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::* field) {
-  std::vector<double> values;
-  for (const StepRow* step : steps) {
-    if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);
-  }
-  return values;
-}
-
-double median_or_unknown(const std::vector<double>& values) {
-  return values.empty() ? kUnknown : median(values);
-}
-
-Estimate estimate(const std::vector<double>& values) {
-  if (values.empty()) return {.value = kUnknown};
-  return {.value = median(values), .interval = bootstrap_median(values)};
-}
-
 void split_ranks(RunFigures& figures) {
   const RunData& run = figures.data;
   const std::set<std::int64_t> disturbed = disturbed_steps(run);
@@ -221,18 +193,22 @@ std::string device_of(const RunData& run) {
 std::string first_sentence(const RunFigures& f) {
   if (f.data.steps.empty()) return "No step of this run was recorded.";
   std::string text;
-  if (std::isfinite(f.samples_per_s.value))
-    text = fmt::format("{} samples/s, {} a step", rate_words(f.samples_per_s.value),
-                       time_words(f.step_s.value));
+  const double rate = f.figures.value("samples_per_s");
+  const double mfu = f.figures.value("mfu");
+  const double not_finite = f.figures.value("not_finite");
+  if (std::isfinite(rate))
+    text = fmt::format("{} samples/s, {} a step", rate_words(rate),
+                       time_words(f.figures.value("step_s")));
   else
     text = fmt::format("{} steps, too few to measure a rate", f.data.steps.size());
-  if (f.mfu > 0) text += fmt::format(", {} MFU", share_words(f.mfu));
+  if (mfu > 0) text += fmt::format(", {} MFU", share_words(mfu));
   if (!f.lost.empty())
     text +=
         fmt::format("; {} of a step: {}", share_words(f.lost.front().share), f.lost.front().what);
   else if (f.mean_split.step_s > 0)
     text += "; no wait takes more than 2 % of a step";
-  if (f.not_finite > 0) text += fmt::format(". The loss was not finite in {} steps", f.not_finite);
+  if (not_finite > 0)
+    text += fmt::format(". The loss was not finite in {:.0f} steps", not_finite);
   if (!f.data.failure.is_null()) text += ". The run failed";
   return text + ".";
 }
@@ -258,47 +234,21 @@ std::vector<const StepRow*> steady_steps(const RunData& run) {
   return steady;
 }
 
-RunFigures run_figures(RunData run) {
+RunFigures run_figures(RunData run, int ranks) {
   RunFigures f;
   f.data = std::move(run);
   f.label = f.data.name;
   const RunData& data = f.data;
   const double world = number(data.environment, "world_size");
-  f.ranks =
-      world >= 1 ? static_cast<int>(std::min(world, 1e6)) : static_cast<int>(data.ranks.size());
+  f.ranks = ranks > 0    ? ranks
+            : world >= 1 ? static_cast<int>(std::min(world, 1e6))
+                         : static_cast<int>(data.ranks.size());
   f.device = device_of(data);
-
   const std::vector<const StepRow*> steady = steady_steps(data);
   f.num_steady = steady.size();
-  f.step_s = estimate(positive(steady, &StepRow::step_s));
-  f.samples_per_s = estimate(positive(steady, &StepRow::samples_per_s));
-  f.tokens_per_s = median_or_unknown(positive(steady, &StepRow::tokens_per_s));
-  f.mfu = median_or_unknown(positive(steady, &StepRow::mfu));
-  std::vector<double> last_losses;
-  for (std::size_t i = 0; i < data.steps.size(); ++i) {
-    const StepRow& row = data.steps[i];
-    if (!std::isfinite(row.loss)) ++f.not_finite;
-    if (i + std::max<std::size_t>(1, data.steps.size() / 10) >= data.steps.size())
-      last_losses.push_back(row.loss);
-    if (row.memory_bytes > 0) f.memory_peak = std::fmax(f.memory_peak, row.memory_bytes);
-    if (row.reserved_bytes > 0)
-      f.memory_reserved = std::fmax(f.memory_reserved, row.reserved_bytes);
-    if (row.skipped_steps > 0)
-      f.skipped = std::max(f.skipped, static_cast<std::int64_t>(std::min(row.skipped_steps, 1e15)));
-  }
-  f.final_loss = mean_finite(last_losses);
+  f.figures = read_figures(
+      {.run = data, .steady = steady, .ranks = f.ranks, .on_cpu = f.device == "CPU"});
   if (!data.steps.empty()) f.last_step = data.steps.back().step;
-  for (const RankTimings& rank : data.ranks) {
-    for (const TimingRow& row : rank.rows) {
-      if (row.peak > 0) f.memory_peak = std::fmax(f.memory_peak, row.peak);
-      if (row.reserved > 0) f.memory_reserved = std::fmax(f.memory_reserved, row.reserved);
-    }
-  }
-  if (data.plan.is_object() && data.plan.contains("memory")) {
-    f.memory_planned = number(data.plan["memory"], "allocated_bytes");
-    f.memory_device = number(data.plan["memory"], "device_bytes");
-  }
-  f.planned_step_s = number(data.plan, "step_s");
   split_ranks(f);
   find_lost_time(f);
   count_collectives(f);

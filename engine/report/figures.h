@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/report/run_data.h"
-#include "engine/report/statistics.h"
+#include "engine/report/figure_table.h"
 
 namespace dstrain::report {
 
@@ -78,19 +77,8 @@ struct RunFigures {
   int ranks = 0;
   std::string device;  ///< "NVIDIA H100", "CPU"; empty: not known
   std::size_t num_steady = 0;
-  Estimate step_s = {.value = kUnknown};
-  Estimate samples_per_s = {.value = kUnknown};
-  double tokens_per_s = kUnknown;
-  double mfu = kUnknown;
-  double final_loss = kUnknown;  ///< mean of the last tenth of the steps
   std::int64_t last_step = 0;
-  std::int64_t not_finite = 0;  ///< steps whose loss is nan or infinite
-  std::int64_t skipped = 0;
-  double memory_peak = kUnknown;      ///< bytes, of the devices; kUnknown on a CPU
-  double memory_reserved = kUnknown;  ///< bytes that the allocator held, at the peak
-  double memory_planned = kUnknown;  ///< bytes
-  double memory_device = kUnknown;
-  double planned_step_s = kUnknown;
+  Figures figures;  ///< rows of kFigures
   std::vector<RankSplit> split;
   RankSplit mean_split;        ///< of all ranks; step_s 0: no timings
   std::vector<LostTime> lost;  ///< the largest three above 2 % of a step
@@ -105,8 +93,8 @@ struct RunFigures {
 /// the step after these.
 [[nodiscard]] std::vector<const StepRow*> steady_steps(const RunData& run);
 
-/// All but label and advice.
-[[nodiscard]] RunFigures run_figures(RunData run);
+/// All but label and advice. `ranks`: as whoever started the run knows; 0: as it says.
+[[nodiscard]] RunFigures run_figures(RunData run, int ranks = 0);
 
 /// Step time in seconds that is predicted for the run's recipe under overrides; nothing where that
 /// fails.

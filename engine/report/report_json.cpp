@@ -67,24 +67,16 @@ Json run_json(const RunFigures& run) {
                {"ranks", run.ranks},
                {"device", run.device},
                {"last_step", run.last_step},
-               {"steady_steps", run.num_steady},
-               {"step_s", estimate_json(run.step_s)},
-               {"samples_per_s", estimate_json(run.samples_per_s)},
-               {"tokens_per_s", known(run.tokens_per_s)},
-               {"mfu", known(run.mfu)},
-               {"planned_step_s", known(run.planned_step_s)},
-               {"final_loss", known(run.final_loss)},
-               {"evaluation_loss",
-                known(data.evaluations.empty() ? kUnknown : data.evaluations.back().loss)},
-               {"evaluation_accuracy",
-                known(data.evaluations.empty() ? kUnknown : data.evaluations.back().accuracy)},
-               {"not_finite", run.not_finite},
-               {"skipped_steps", run.skipped},
-               {"evaluations", Json::array()},
-               {"memory_peak", known(run.memory_peak)},
-               {"memory_reserved", known(run.memory_reserved)},
-               {"memory_planned", known(run.memory_planned)},
-               {"memory_device", known(run.memory_device)},
+               {"steady_steps", run.num_steady}};
+  for (const Figure& figure : kFigures) {
+    if (!figure.in_report) continue;
+    const Estimate& value = run.figures.at(static_cast<std::size_t>(&figure - kFigures));
+    json[std::string(figure.key)] = figure.interval ? estimate_json(value)
+                                    : figure.unit == Unit::count
+                                        ? Json(static_cast<std::int64_t>(value.value))
+                                        : known(value.value);
+  }
+  json.update({{"evaluations", Json::array()},
                {"part_names", Json::array()},
                {"split", Json::array()},
                {"lost", Json::array()},
@@ -95,7 +87,7 @@ Json run_json(const RunFigures& run) {
                {"clocks", Json::array()},
                {"traced", traced_json(data.traced)},
                {"missing", data.missing},
-               {"problems", Json::array()}};
+               {"problems", Json::array()}});
   put_path(json, "path", data.path);
   for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
   for (const RankSplit& split : run.split) json["split"].push_back(split_json(split));

@@ -69,34 +69,22 @@ void add_to_evaluations(RunData& run) {
   }
 }
 
+template <class Row, std::size_t Size>
+Row row_of(std::int64_t step, const json& line, const LineNumber<Row> (&numbers)[Size]) {
+  Row row{.step = step};
+  for (const LineNumber<Row>& one : numbers) row.*one.field = number(line, one.key);
+  return row;
+}
+
 void read_metrics(RunData& run, const fs::path& path) {
   each_line(run, path, [&](const json& line) {
     const auto step = step_of(line);
     const std::string kind = text(line, "kind");
     if (!step) return false;
     if (kind == "step") {
-      run.steps.push_back({.step = *step,
-                           .epoch = number(line, "epoch"),
-                           .loss = number(line, "loss"),
-                           .lr = number(line, "lr"),
-                           .grad_norm = number(line, "grad_norm"),
-                           .samples_per_s = number(line, "samples_per_s"),
-                           .tokens_per_s = number(line, "tokens_per_s"),
-                           .mfu = number(line, "mfu"),
-                           .step_s = number(line, "step_s"),
-                           .memory_bytes = number(line, "memory_bytes"),
-                           .reserved_bytes = number(line, "memory_reserved_bytes"),
-                           .skipped_steps = number(line, "skipped_steps")});
+      run.steps.push_back(row_of(*step, line, kStepNumbers));
     } else if (kind == "evaluation") {
-      run.evaluations.push_back({.step = *step,
-                                 .epoch = number(line, "epoch"),
-                                 .loss = number(line, "loss"),
-                                 .accuracy = number(line, "accuracy"),
-                                 .top5 = number(line, "top5"),
-                                 .ema_loss = number(line, "ema_loss"),
-                                 .ema_accuracy = number(line, "ema_accuracy"),
-                                 .samples = number(line, "samples"),
-                                 .seconds = number(line, "seconds")});
+      run.evaluations.push_back(row_of(*step, line, kEvaluationNumbers));
     }
     return kind == "step" || kind == "evaluation";
   });

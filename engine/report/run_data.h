@@ -31,6 +31,26 @@ struct StepRow {
   double skipped_steps = kUnknown;
 };
 
+/// A number of a line under its key in metrics.jsonl.
+template <class Row>
+struct LineNumber {
+  const char* key;
+  double Row::* field;
+};
+inline constexpr LineNumber<StepRow> kStepNumbers[] = {
+    {"epoch", &StepRow::epoch},
+    {"loss", &StepRow::loss},
+    {"lr", &StepRow::lr},
+    {"grad_norm", &StepRow::grad_norm},
+    {"samples_per_s", &StepRow::samples_per_s},
+    {"tokens_per_s", &StepRow::tokens_per_s},
+    {"mfu", &StepRow::mfu},
+    {"step_s", &StepRow::step_s},
+    {"memory_bytes", &StepRow::memory_bytes},
+    {"memory_reserved_bytes", &StepRow::reserved_bytes},
+    {"skipped_steps", &StepRow::skipped_steps},
+};
+
 struct EvaluationRow {
   std::int64_t step = 0;
   double epoch = kUnknown;
@@ -44,6 +64,17 @@ struct EvaluationRow {
   // Of these and of the steps.
   double samples_per_s = kUnknown;  ///< both models, where the average is evaluated, too
   double training_loss = kUnknown;  ///< mean since the evaluation before
+};
+
+inline constexpr LineNumber<EvaluationRow> kEvaluationNumbers[] = {
+    {"epoch", &EvaluationRow::epoch},
+    {"loss", &EvaluationRow::loss},
+    {"accuracy", &EvaluationRow::accuracy},
+    {"top5", &EvaluationRow::top5},
+    {"ema_loss", &EvaluationRow::ema_loss},
+    {"ema_accuracy", &EvaluationRow::ema_accuracy},
+    {"samples", &EvaluationRow::samples},
+    {"seconds", &EvaluationRow::seconds},
 };
 
 /// A line of ranks/rank0000.jsonl, in seconds and bytes.
@@ -163,6 +194,9 @@ struct RunData {
   int trace_steps = 0;            ///< of the recipe: steps of a window; 0: none is traced
   std::string trace_output = {};  ///< of the recipe: folder of traces; empty: traces/
   std::vector<GpuSample> gpus;    ///< of the first host
+  // Of a run of a bench.
+  double program_s = kUnknown;                ///< from the start of the program to its end
+  std::vector<double> gpus_before_mib = {};   ///< what each GPU held before the start
   std::vector<CpuSample> cpu;     ///< of the first host
   std::vector<HostSamples> other_hosts = {};  ///< by name
   std::vector<ClockOffset> clocks = {};       ///< by host

@@ -29,6 +29,12 @@ std::vector<std::pair<int, int>> batches(const std::vector<ParallelWay>& ways) {
   return list;
 }
 
+CaseResult named(const char* recipe, std::size_t runs) {
+  return {.which = {}, .recipe = recipe, .variant = "", .runs = runs};
+}
+
+double& step_s(ParallelResult& result) { return result.result.figures["step_s"].value; }
+
 /// Two stages of two tensor ranks; the second holds more.
 json plan_json() {
   return {{"mesh", {{"pipeline", 2}, {"tensor", 2}, {"data", 1}}},
@@ -70,9 +76,9 @@ report::RunFigures some_run() {
   run.data.plan = plan_json();
   run.data.warmup = 2;
   run.device = "CPU";
-  run.step_s.value = 0.2;
-  run.samples_per_s.value = 80;
-  run.tokens_per_s = 81'920;
+  run.figures["step_s"].value = 0.2;
+  run.figures["samples_per_s"].value = 80;
+  run.figures["tokens_per_s"].value = 81'920;
   for (int rank = 0; rank < 4; ++rank) {
     report::RankTimings timings{.rank = rank, .rows = {}};
     for (int step = 1; step <= 5; ++step) {
@@ -155,27 +161,27 @@ TEST_CASE("a run of bench parallel ends with traced steps and with some without 
 }
 
 TEST_CASE("bubbles and peaks belong to stages, over the steps that count", "[bench]") {
-  ParallelResult result{.way = {.ranks = 4, .samples = 16}, .recipe = "a", .runs = 1};
+  ParallelResult result{.result = named("a", 1), .way = {.ranks = 4, .samples = 16}};
   const report::RunFigures run = some_run();
   add_plan(result, run.data.plan);
   add_run(result, run, 2);
   CHECK(result.layout == "pipeline 2 x tensor 2, ZeRO 1");
-  CHECK(result.planned_bubble == Approx(0.2));
+  CHECK(result.value("planned_bubble") == Approx(0.2));
   REQUIRE(result.stages.size() == 2);
   CHECK(result.stages[0].blocks == "3, 4");
   CHECK(result.stages[1].planned == 900);
   CHECK(result.stages[0].peak == 200);
   CHECK(result.stages[1].peak == 400);
-  CHECK(result.memory == 400);
+  CHECK(result.value("peak_bytes") == 400);
   // Receives, sends and the norm of 5 ms.
   CHECK(result.stages[0].bubble == Approx((0.01 + 0.004 + 0.005) / 0.2));
   CHECK(result.stages[1].bubble == Approx((0.03 + 0.004 + 0.005) / 0.2));
-  CHECK(result.bubble == Approx(0.145));
-  CHECK(result.exposed.norm == Approx(0.005));
-  CHECK(result.exposed.stages == Approx(0.024));
-  CHECK(result.rank_rate() == 20'480);
-  CHECK(std::isnan(result.mfu));
-  CHECK(std::isnan(result.forward_s));
+  CHECK(result.value("bubble") == Approx(0.145));
+  CHECK(result.value("exposed_norm_s") == Approx(0.005));
+  CHECK(result.value("exposed_stages_s") == Approx(0.024));
+  CHECK(result.value("rate_per_rank") == 20'480);
+  CHECK(std::isnan(result.value("mfu")));
+  CHECK(std::isnan(result.value("forward_s")));
 }
 
 TEST_CASE("a step that is timed behind those that count stands in for them", "[bench]") {
@@ -194,7 +200,7 @@ TEST_CASE("a step that is timed behind those that count stands in for them", "[b
 }
 
 TEST_CASE("parts of a step are times of the compute lane in the traced steps", "[bench]") {
-  ParallelResult result{.way = {.ranks = 4}, .recipe = "a", .runs = 1};
+  ParallelResult result{.result = named("a", 1), .way = {.ranks = 4}};
   report::RunFigures run = some_run();
   run.data.traced = report::TracedSteps{};
   run.data.traced->analysis.ranks = {traced_rank(0, 40'000'000), traced_rank(1, 80'000'000)};
@@ -220,11 +226,11 @@ TEST_CASE("parts of a step are times of the compute lane in the traced steps", "
                                                   .median = 10}};
   add_plan(result, run.data.plan);
   add_run(result, run, 2);
-  CHECK(result.forward_s == Approx(0.030));
-  CHECK(result.backward_s == Approx(0.035));
-  CHECK(result.weight_s == Approx(0.015));
-  CHECK(result.optimizer_s == Approx(0.010 - 0.005));  // without the wait in norm
-  CHECK(result.exposed.blocks == Approx(0.002));
+  CHECK(result.value("forward_s") == Approx(0.030));
+  CHECK(result.value("backward_s") == Approx(0.035));
+  CHECK(result.value("weight_s") == Approx(0.015));
+  CHECK(result.value("optimizer_s") == Approx(0.010 - 0.005));  // without the wait in norm
+  CHECK(result.value("exposed_blocks_s") == Approx(0.002));
   REQUIRE(result.collectives.size() == 2);
   const CollectiveFigures& gather = result.collectives[0];
   CHECK(gather.calls == 6);
@@ -268,42 +274,42 @@ TEST_CASE("calls are per step where not every step is timed", "[bench]") {
 TEST_CASE("a search whose order does not hold says which rows change places", "[bench]") {
   std::vector<ParallelResult> results;
   for (int row = 1; row <= 3; ++row) {
-    ParallelResult result{.way = {.ranks = 2, .search = 0, .row = row, .row_step_s = 0.1 * row},
-                          .recipe = "a",
-                          .runs = 1};
-    result.step_s = row == 3 ? 0.05 : 0.1 * row;
+    ParallelResult result{.result = named("a", 1),
+                          .way = {.ranks = 2, .search = 0, .row = row, .row_step_s = 0.1 * row}};
+    step_s(result) = row == 3 ? 0.05 : 0.1 * row;
     results.push_back(std::move(result));
   }
   const auto sentence = [&] { return parallel_tables(results).back().sentences.front(); };
   CHECK(sentence() ==
         "2 ranks: the measured order differs: row 3 is 50.0 % faster than row 1, row 3 is "
         "75.0 % faster than row 2.");
-  results[2].step_s = 0.3;
+  step_s(results[2]) = 0.3;
   CHECK(sentence() == "2 ranks: the measured order is the predicted one.");
-  results[2].step_s = 0.199;
+  step_s(results[2]) = 0.199;
   CHECK(sentence() ==
         "2 ranks: the measured order is the predicted one, but for differences below 1 %.");
-  results[2].step_s = 0.3;
+  step_s(results[2]) = 0.3;
   // The recipe's own layout takes its place by what its plan says.
-  results.push_back({.way = {.ranks = 2, .strong = true, .search = 0}, .recipe = "own", .runs = 1});
-  results.back().planned_step_s = 0.15;
-  results.back().step_s = 0.25;
+  results.push_back(
+      {.result = named("own", 1), .way = {.ranks = 2, .strong = true, .search = 0}});
+  results.back().result.figures["planned_step_s"].value = 0.15;
+  step_s(results.back()) = 0.25;
   CHECK(sentence() == "2 ranks: the measured order differs: row 2 is 20.0 % faster than own.");
-  results.back().planned_step_s = kUnknown;  // it does not fit these ranks
+  results.back().result.figures["planned_step_s"].value = kUnknown;  // it does not fit these ranks
   CHECK(sentence() == "2 ranks: the measured order is the predicted one.");
   results.pop_back();
-  results[1].runs = results[2].runs = 0;
+  results[1].result.runs = results[2].result.runs = 0;
   CHECK(sentence() == "2 ranks: fewer than two rows ran, so there is no order to compare.");
   CHECK(not_run(results).size() == 2);
 }
 
 TEST_CASE("every row of parallel.csv has a field for each key, known or not", "[bench]") {
-  ParallelResult ran{.way = {.ranks = 4, .samples = 16, .weak = true}, .recipe = "a", .runs = 1};
+  ParallelResult ran{.result = named("a", 1), .way = {.ranks = 4, .samples = 16, .weak = true}};
   const report::RunFigures run = some_run();
   add_plan(ran, run.data.plan);
   add_run(ran, run, 2);
-  ParallelResult refused{.way = {.ranks = 8}, .recipe = "a"};
-  refused.failure = "needs 8 GPUs, this machine has 0";
+  ParallelResult refused{.result = named("a", 0), .way = {.ranks = 8}};
+  refused.result.failure = "needs 8 GPUs, this machine has 0";
   const std::vector<ParallelResult> results = {ran, refused};
   const std::string csv = parallel_csv(results);
   CHECK(std::ranges::count(csv, '\n') == 3);

@@ -33,29 +33,32 @@ ZeroCell cell(ZeroWay way, int ranks, double mib, double seconds) {
   r.model = "bloom";
   r.data = "squad";
   r.runs = 1;
-  r.gpu_added = {.min = 1, .mean = mib / 2, .peak = mib};
-  r.device_planned = mib * 1.01 * (1 << 20);
-  r.host_planned = way.offload == none ? 0 : 64.0 * (1 << 20);
-  r.cpu = {.min = 1, .mean = 100, .peak = 200};
-  r.train_seconds = seconds;
-  r.seconds = seconds + 5;
-  r.step_s.value = seconds / 10;
-  r.planned_step_s = seconds / 10 * 0.9;
-  r.samples_per_s = 640 / seconds;
-  r.loss = 2;
-  r.evaluation_losses = {1.5, 1.25};
+  report::Figures& figures = r.figures;
+  figures["gpu_added_peak"].value = mib;
+  figures["gpu_added_mean"].value = mib / 2;
+  figures["device_planned"].value = mib * 1.01 * (1 << 20);
+  figures["host_planned"].value = way.offload == none ? 0 : 64.0 * (1 << 20);
+  figures["cpu_mean"].value = 100;
+  figures["cpu_peak"].value = 200;
+  figures["train_seconds"].value = seconds;
+  figures["program_seconds"].value = seconds + 5;
+  figures["step_s"].value = seconds / 10;
+  figures["planned_step_s"].value = seconds / 10 * 0.9;
+  figures["samples_per_s"].value = 640 / seconds;
+  figures["final_loss"].value = 2;
+  figures["evaluation_loss"].value = 1.25;
   return made;
 }
 
-const ZeroTable& table(const ZeroTables& tables, std::string_view file) {
-  for (const ZeroTable& one : tables.tables) {
+const BenchTable& zero_table(const BenchTables& tables, std::string_view file) {
+  for (const BenchTable& one : tables.tables) {
     if (one.file == file) return one;
   }
   FAIL("no table " << file);
   return tables.tables[0];
 }
 
-std::string row_text(const ZeroTable& table, std::size_t row) {
+std::string row_text(const BenchTable& table, std::size_t row) {
   std::string text;
   for (const report::Cell& one : table.table.rows.at(row))
     text += (text.empty() ? "" : "|") + one.text;
@@ -134,10 +137,10 @@ TEST_CASE("memory before the start is taken off, GPU by GPU", "[bench]") {
     samples.push_back({.time = "", .index = index, .name = ""});
     samples.back().memory_mib = mib;
   }
-  CHECK(gpu_memory(samples, 1).peak == 900);
+  CHECK(report::gpu_memory(samples, 1).peak == 900);
   // The second GPU was in use by others.
-  CHECK(gpu_memory(samples, 1, {100, 890}).peak == 600);
-  CHECK(gpu_memory(samples, 1, {100, 890}).mean == 500);
+  CHECK(report::gpu_memory(samples, 1, {100, 890}).peak == 600);
+  CHECK(report::gpu_memory(samples, 1, {100, 890}).mean == 500);
 }
 
 TEST_CASE("tables of stages, offload and pinned memory with what they answer", "[bench]") {
@@ -147,8 +150,8 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
       cell({.stage = 3, .offload = optimizer, .pinned = false}, 2, 400, 24)};
   cells.push_back(cell({.stage = 3, .offload = optimizer_and_parameters}, 2, 1, 1));
   cells.back().result = {.which = {.ranks = 2}, .recipe = "a", .variant = "", .failure = "plan: x"};
-  const ZeroTables tables = zero_tables(cells);
-  const ZeroTable& stages = table(tables, "1-stages-1");
+  const BenchTables tables = zero_tables(cells);
+  const BenchTable& stages = zero_table(tables, "1-stages-1");
   CHECK(stages.title == "a on 2 ranks: stages without and with offload");
   CHECK(stages.table.header == std::vector<std::string>{"", "stage 0", "stage 3",
                                                         "stage 3 + optimizer, pinned",
@@ -167,10 +170,10 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
             "Train loss: the same in all 4 cells.",
             "GPU memory was planned +1.0 % to +1.0 % beside the measured.",
             "The step was planned -10.0 % to -10.0 % beside the measured."});
-  CHECK(stages.not_run ==
+  CHECK(stages.not_run.value() ==
         std::vector<std::string>{"a on 2 ranks, stage 3 + optimizer+parameters, pinned: plan: x"});
 
-  const ZeroTable& offload = table(tables, "2-offload");
+  const BenchTable& offload = zero_table(tables, "2-offload");
   REQUIRE(offload.table.rows.size() == 3);
   CHECK(row_text(offload, 0) ==
         "bloom, squad (a)|2|3|optimizer, pinned|800|808|400|404|50.0|50.0|12.00|18.00|50.0");
@@ -179,9 +182,9 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
             "Offload saves most under stage 3 + optimizer, pinned: 50.0 % of peak GPU memory.",
             "Offload changes the train runtime by +50.0 % (stage 3 + optimizer, pinned) to "
             "+100.0 % (stage 3 + optimizer, pageable)."});
-  CHECK(offload.not_run.size() == 1);
+  CHECK(offload.not_run->size() == 1);
 
-  const ZeroTable& pinned = table(tables, "3-pinned");
+  const BenchTable& pinned = zero_table(tables, "3-pinned");
   CHECK(row_text(pinned, 0) ==
         "bloom, squad (a)|2|stage 3 + optimizer|true|400|404|200|64|23.0|18.00");
   CHECK(row_text(pinned, 1) ==
@@ -199,7 +202,7 @@ TEST_CASE("cells with the same reason are named together", "[bench]") {
     one.result.runs = 0;
     one.result.failure = one.way.stage == 1 ? "out of memory" : "needs 8 GPUs";
   }
-  CHECK(table(zero_tables(cells), "1-stages-1").not_run ==
+  CHECK(zero_table(zero_tables(cells), "1-stages-1").not_run.value() ==
         std::vector<std::string>{"a on 8 ranks, stage 0; stage 2: needs 8 GPUs",
                                  "a on 8 ranks, stage 1: out of memory"});
 }
@@ -207,35 +210,35 @@ TEST_CASE("cells with the same reason are named together", "[bench]") {
 TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
   std::vector<ZeroCell> cells = {cell({}, 2, 1000, 10), cell({}, 4, 1010, 12.5), cell({}, 8, 1, 1)};
   for (ZeroCell& one : cells) one.scaling = true;
-  cells[0].result.efficiency = 1;
-  cells[1].result.efficiency = 0.8;
+  cells[0].result.figures["efficiency"].value = 1;
+  cells[1].result.figures["efficiency"].value = 0.8;
   cells[2].result.runs = 0;
   cells[2].result.failure = "needs 8 GPUs, this machine has 4";
-  ZeroTables tables = zero_tables(cells);
-  const ZeroTable& scaling = table(tables, "4-scaling");
+  BenchTables tables = zero_tables(cells);
+  const BenchTable& scaling = zero_table(tables, "4-scaling");
   CHECK(scaling.title == "Weak scaling, stage 0");
   CHECK(scaling.table.rows[1].back().text == "80.0");
   CHECK(scaling.sentences[0] ==
         "Peak GPU memory stayed constant from 2 to 4 ranks: 1000 MiB to 1010 MiB (1.0 % apart).");
   CHECK(scaling.sentences[1] == "4 ranks keep 80.0 % of the rate a rank had on 2.");
-  CHECK(scaling.not_run ==
+  CHECK(scaling.not_run.value() ==
         std::vector<std::string>{"a on 8 ranks, stage 0: needs 8 GPUs, this machine has 4"});
-  cells[1].result.gpu_added.peak = 1100;
+  cells[1].result.figures["gpu_added_peak"].value = 1100;
   tables = zero_tables(cells);
-  CHECK(table(tables, "4-scaling").sentences[0].find("grew from 2 to 4 ranks") !=
+  CHECK(zero_table(tables, "4-scaling").sentences[0].find("grew from 2 to 4 ranks") !=
         std::string::npos);
   cells.resize(1);
-  CHECK(table(zero_tables(cells), "4-scaling").sentences.size() == 1);
+  CHECK(zero_table(zero_tables(cells), "4-scaling").sentences.size() == 1);
 }
 
 TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]") {
   const std::vector<ZeroCell> cells = {cell({.stage = 2}, 1, 1000, 10.2),
                                        cell({.stage = 2, .offload = optimizer}, 1, 500, 12)};
-  const ZeroTables tables = zero_tables(cells);
-  const ZeroTable& one = table(tables, "5-one-rank");
+  const BenchTables tables = zero_tables(cells);
+  const BenchTable& one = zero_table(tables, "5-one-rank");
   CHECK(row_text(one, 1) ==
         "bloom, squad (a)|stage 2 + optimizer, pinned|500|505|200|64|17.0|1200.00|1080.00");
-  CHECK(one.not_run.empty());
+  CHECK(one.not_run->empty());
   CHECK(one.sentences[0].find("all stages are the same") != std::string::npos);
 }
 

@@ -207,7 +207,7 @@ TEST_CASE("a broken trace is named and the other ranks are analyzed") {
   CHECK_FALSE(run.traced);
   CHECK(run.problems.size() == 2);
   const Report report = make_report({std::move(run)}, {});
-  CHECK(report.runs[0].step_s.value == Approx(0.1));
+  CHECK(report.runs[0].figures.value("step_s") == Approx(0.1));
   CHECK(document_text(make_document(report, false)).find("traces/rank0_trace.json: ") !=
         std::string::npos);
 
