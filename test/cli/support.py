@@ -112,7 +112,7 @@ def rank_processes(directory):
 
 
 def recipe_text(recipe):
-    """Of the file, or of that whose variant it is."""
+    """The text of the file, or of the one whose variant it is."""
     return (recipe if recipe.exists() else recipe.with_name(recipe.stem.rsplit("_", 1)[0] + ".yaml")).read_text()
 
 
