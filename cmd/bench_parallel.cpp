@@ -150,7 +150,7 @@ std::vector<ParallelWay> all_ways(const bench::ParallelOptions& options, int row
   return all;
 }
 
-/// Of each recipe that names a folder of traces: those of its own layout on the most ranks.
+/// The traces of each recipe that names a folder of them: those of its own layout on the max ranks.
 void write_profiles(const bench::ParallelOptions& options, const BenchPlan& plan,
                     const std::vector<ParallelResult>& results, const fs::path& runs) {
   for (std::size_t recipe = 0; recipe < options.recipes.size(); ++recipe) {

@@ -20,7 +20,7 @@ CLI::Option* add_recipe(CLI::App& app, std::string& recipe, Words words = Words:
                         const char* names = "recipe");
 CLI::Option* add_recipes(CLI::App& app, std::vector<std::string>& recipes, Words words = Words::no);
 
-/// Of an installed tree, of the tree that was built, or here. Error{usage} where none is near.
+/// The folder of an installed tree, of the tree that was built, or here. Error{usage} where none is near.
 [[nodiscard]] std::filesystem::path recipes_folder();
 
 /// What `words` of a command mean (importing::read_short_form). Says on stderr what it sets.

@@ -40,7 +40,7 @@ class BenchLog {
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
   /// One for each name.
   [[nodiscard]] const std::vector<Record>& records() const { return records_; }
-  /// Of the run with that name, if it has ended: the last one.
+  /// The entry of the run with that name, if it has ended: the last one.
   [[nodiscard]] std::optional<Record> find(const std::string& run) const;
   void add(const Record& record);
 

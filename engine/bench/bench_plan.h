@@ -58,14 +58,14 @@ struct Turn {
 /// "vit-huge_random_ddp": the recipe's file without folder and ending; with a number where two
 /// have that name.
 [[nodiscard]] std::string recipe_name(const BenchPlan& plan, std::size_t recipe);
-/// Of a run's folder: "vit-huge_random_ddp-zero2-2-ranks-1".
+/// The name of a run's folder: "vit-huge_random_ddp-zero2-2-ranks-1".
 [[nodiscard]] std::string run_name(const BenchPlan& plan, const Turn& turn);
 /// What a run changes in its recipe, but for its folder. Error where the recipe cannot be read, its
 /// global batch does not fit the number of ranks or its data have no limit of samples.
 [[nodiscard]] std::vector<std::string> turn_overrides(const BenchPlan& plan, const Turn& turn);
-/// Of the recipe's file and turn_overrides(): equal for runs that train the same.
+/// A hash of the recipe's file and turn_overrides(): equal for runs that train the same.
 [[nodiscard]] std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn);
-/// Of the program, which runs `turn` into `folder`/NAME. Error as turn_overrides().
+/// The command line of the program, which runs `turn` into `folder`/NAME. Error as turn_overrides().
 [[nodiscard]] std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
                                                         const std::filesystem::path& folder);
 

@@ -35,7 +35,7 @@ struct CaseRuns {
   std::vector<report::RunFigures> runs;
   std::string failure = {};  ///< why a repeat failed; empty: none did
 };
-/// Of the steps that `count` leaves in a run.
+/// Figures of the steps that `count` leaves in a run.
 [[nodiscard]] CaseRuns read_case(const BenchPlan& plan, const BenchLog& log, std::size_t index,
                                  const std::function<void(report::RunData&)>& count);
 /// Names of a case of `plan`, without figures.
@@ -43,7 +43,7 @@ struct CaseRuns {
 /// Takes what `plan`, the JSON of `dstrain plan`, says of a case.
 void add_planned(CaseResult& result, const nlohmann::json& plan);
 
-/// Of all cases, those without a run included.
+/// Results of all cases, those without a run included.
 [[nodiscard]] std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log);
 
 [[nodiscard]] nlohmann::ordered_json results_json(const std::vector<CaseResult>& results);

@@ -13,9 +13,9 @@ struct ParallelOptions {
   std::vector<int> ranks;
   bool weak = true;    ///< tokens of a rank stay
   bool strong = true;  ///< tokens of a step stay
-  /// Of a step of strong scaling; 0: 65,536, of images batch.global.
+  /// Tokens of a step of strong scaling; 0: 65,536, of images batch.global.
   int tokens = 0;
-  /// Of weak scaling; 0: `tokens` over the largest number of ranks, so that both meet there.
+  /// Tokens of a rank in weak scaling; 0: `tokens` over the largest number of ranks, so that both meet there.
   int tokens_per_rank = 0;
   int steps = 20;  ///< that count
   int warmup = 5;  ///< before these

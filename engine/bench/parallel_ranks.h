@@ -37,7 +37,7 @@ struct RankMeasure {
   [[nodiscard]] double bubble() const { return (exposed.stages + exposed.norm) / step_s; }
 };
 
-/// Of the ranks that timed a step behind the warm-up: means of those of the `steps` steps that
+/// Figures of the ranks that timed a step behind the warm-up: means of those of the `steps` steps that
 /// count, where one of them was timed.
 [[nodiscard]] std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps);
 

@@ -50,7 +50,7 @@ void add_plan(ParallelResult& result, const nlohmann::json& plan);
 void add_run(ParallelResult& result, const report::RunFigures& run, int steps,
              double lone_step_s = kUnknown);
 
-/// Of all ways of `plan`, in their order, with plan and figures of those that ran.
+/// Results of all ways of `plan`, in their order, with plan and figures of those that ran.
 [[nodiscard]] std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
                                                            const std::vector<ParallelWay>& ways,
                                                            const BenchPlan& plan,

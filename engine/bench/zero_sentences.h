@@ -28,7 +28,7 @@ struct PinnedPair {
 [[nodiscard]] std::vector<std::string> pinned_sentences(const std::vector<PinnedPair>& pairs);
 /// Whether memory stayed constant and how much of the rate is left; `cells` by ranks.
 [[nodiscard]] std::vector<std::string> scaling_sentences(const CellList& cells);
-/// Of cells on one rank, where all stages are the same.
+/// A sentence on cells of one rank, where all stages are the same.
 [[nodiscard]] std::vector<std::string> one_rank_sentences(const CellList& cells);
 
 }  // namespace dstrain::bench

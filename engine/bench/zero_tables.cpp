@@ -87,7 +87,7 @@ std::vector<CellList> groups(const std::vector<ZeroCell>& cells,
   return all;
 }
 
-/// Of cells without figures; those of a recipe and number of ranks with the same reason are one.
+/// Reasons of cells without figures; those of a recipe and number of ranks with the same reason are one.
 std::vector<std::string> reasons(const CellList& cells) {
   struct Reason {
     const CaseResult* first;
@@ -127,7 +127,7 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-/// Of several groups, each sentence says which it is about.
+/// With several groups, each sentence says which it is about.
 void append_of_group(std::vector<std::string>& to, const std::string& group, bool several,
                      std::vector<std::string> sentences) {
   for (std::string& text : sentences)

@@ -21,7 +21,7 @@ class YamlReader final : public Visitor {
 
   /// Place of a field or section that was given; nullptr where the default stands.
   [[nodiscard]] const Place* given(std::string_view path) const;
-  /// Of the field, else of the section that should hold it.
+  /// The place of the field, else of the section that should hold it.
   [[nodiscard]] Place place(std::string_view path) const;
   /// False for a field whose value was refused or that is required and missing.
   [[nodiscard]] bool usable(std::string_view path) const { return !failed_.contains(path); }
@@ -50,7 +50,7 @@ class YamlReader final : public Visitor {
 
   [[nodiscard]] std::string join(std::string_view name) const;
   [[nodiscard]] const Entry* find(std::string_view name);
-  /// Of the present section; nullptr when the key is not given.
+  /// The entry of the present section; nullptr when the key is not given.
   [[nodiscard]] const Entry* entry(std::string_view name) const;
   void report_unknown();
 

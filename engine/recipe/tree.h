@@ -12,7 +12,7 @@ namespace dstrain {
 
 struct Entry;
 
-/// Of a recipe, comments included: blank lines alone would keep yaml-cpp busy for 0.15 s per MiB.
+/// Limit of a recipe, comments included: blank lines alone would keep yaml-cpp busy for 0.15 s per MiB.
 inline constexpr std::size_t kMaxRecipeBytes = std::size_t{256} << 10;
 
 /// A YAML value with its place, in the small part of YAML that recipes use: no anchor, alias, tag

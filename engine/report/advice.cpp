@@ -198,7 +198,7 @@ const char* straggler_change(const std::string& cause) {
   return "look at its host: clock rate and temperature, other processes, disk";
 }
 
-/// Of the traces, the one that made others wait longest; of `rank` where it is given.
+/// The one of the traces that made others wait longest; of `rank` where it is given.
 const trace::Straggler* traced_straggler(const RunFigures& run, std::optional<int> rank) {
   const trace::Straggler* worst = nullptr;
   if (!run.data.traced || !run.data.traced->analysis.collectives) return worst;

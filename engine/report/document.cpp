@@ -99,7 +99,7 @@ void write_runs(Writer& w) {
                 "and the step after each; in brackets 95 % by moving-block bootstrap."});
 }
 
-/// Of all runs together, so that a page of many stays small.
+/// A limit of all runs together, so that a page of many stays small.
 constexpr std::size_t kTimelineActions = 4000;
 
 /// At most `count` actions, the longest, in their order.

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr double kMaxGpus = 4096;  // of a host; a greater index is no sample
 
-/// Of the bits that nvidia-smi prints in hexadecimal: hardware slowdown, heat, power brake. The
+/// Names of the bits that nvidia-smi prints in hexadecimal: hardware slowdown, heat, power brake. The
 /// others say that a GPU is idle, runs at clocks that were asked for, or is as busy as its power
 /// limit allows.
 bool is_throttled(const std::string& reasons) {

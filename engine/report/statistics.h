@@ -21,7 +21,7 @@ struct Estimate {
   std::optional<Interval> interval = {};
 };
 
-/// Of values that are not empty; the mean of the middle two where their number is even.
+/// The median of values that are not empty; the mean of the middle two where their number is even.
 [[nodiscard]] double median(std::vector<double> values);
 
 /// Interval of the median by moving-block bootstrap, which keeps what neighbours have in common.

@@ -52,7 +52,7 @@ Window window_in(const fs::path& folder) {
   return window;
 }
 
-/// Of a folder with traces, or of the last step-* folder in it that has some.
+/// The steps of a folder with traces, or of the last step-* folder in it that has some.
 Window last_window(const fs::path& folder) {
   Window window = window_in(folder);
   if (!window.ranks.empty()) return window;
