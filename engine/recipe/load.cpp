@@ -124,7 +124,7 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
   std::optional<std::string> text;
   VariantPath read = {.file = file, .variant = {}};
   try {
-    if (!path_exists(file)) read = find_variant(file).value_or(read);
+    if (!path_exists(file)) read = meant_variant(file).value_or(read);
     if (path_exists(read.file)) text = read_file(read.file, kMaxRecipeBytes);
   } catch (const Error& error) {
     fail(shown_path(file), error.what(),

@@ -16,6 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Each is read when the recipe is, so many would keep a check busy.
+constexpr std::size_t kMaxVariants = 32;
+
+/// It becomes a part of a file's name and of messages.
+bool is_variant_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
 Entry* find_entry(Node& map, std::string_view key) {
   const auto found = std::ranges::find(map.entries, key, &Entry::key);
   return found == map.entries.end() ? nullptr : &*found;
@@ -41,7 +51,7 @@ std::vector<std::string> take_variant(Node& root, const std::string& variant,
   std::vector<std::string> names;
   Entry* found = find_entry(root, kVariants);
   if (found == nullptr) return names;
-  const Entry all = std::move(*found);
+  const Entry all = *found;
   std::erase_if(root.entries, [](const Entry& entry) { return entry.key == kVariants; });
   if (all.value.kind != Node::Kind::map) {
     if (all.value.kind != Node::Kind::refused)
@@ -49,13 +59,20 @@ std::vector<std::string> take_variant(Node& root, const std::string& variant,
                         "write it as { zero2: { parallel: { zero: { stage: 2 } } } }");
     return names;
   }
+  if (all.value.entries.size() > kMaxVariants) {
+    diagnostics.error(all.place, kVariants,
+                      fmt::format("{} variants; a recipe has at most {}",
+                                  all.value.entries.size(), kMaxVariants),
+                      "write a second recipe");
+    return names;
+  }
   Node* chosen = nullptr;
   std::vector<Entry> entries = all.value.entries;
   for (Entry& entry : entries) {
     names.push_back(entry.key);
-    const std::string path = fmt::format("{}.{}", kVariants, entry.key);
-    if (entry.key.empty() || entry.key.find_first_of("_/.") != std::string::npos)
-      diagnostics.error(entry.place, path, "a variant's name has no '_', '/' or '.'",
+    const std::string path = fmt::format("{}.{}", kVariants, shown(entry.key));
+    if (!is_variant_name(entry.key))
+      diagnostics.error(entry.place, path, "a variant's name has a to z, 0 to 9 and '-' alone",
                         "it becomes the last part of the recipe's name: NAME_VARIANT");
     if (entry.value.kind != Node::Kind::map) {
       if (entry.value.kind != Node::Kind::refused)
@@ -64,7 +81,8 @@ std::vector<std::string> take_variant(Node& root, const std::string& variant,
       continue;
     }
     if (const Entry* inner = find_entry(entry.value, kVariants))
-      diagnostics.error(inner->place, path, "a variant has no variants");
+      diagnostics.error(inner->place, fmt::format("{}.{}", path, kVariants),
+                        "a variant has no variants", "write it beside the others");
     if (entry.key == variant) chosen = &entry.value;
   }
   if (chosen != nullptr) {
@@ -86,16 +104,23 @@ std::vector<std::string> variants_of(const fs::path& file) {
   }
 }
 
-std::optional<VariantPath> find_variant(const fs::path& path) {
+std::optional<VariantPath> meant_variant(const fs::path& path) {
   const std::string name = path.stem().string();
   const auto cut = name.rfind('_');
   if (path.extension() != ".yaml" || cut == std::string::npos || cut == 0) return std::nullopt;
-  VariantPath found = {.file = path.parent_path() / (name.substr(0, cut) + ".yaml"),
+  VariantPath meant = {.file = path.parent_path() / (name.substr(0, cut) + ".yaml"),
                        .variant = name.substr(cut + 1)};
-  if (path_kind(found.file) != PathKind::file) return std::nullopt;
-  const std::vector<std::string> names = variants_of(found.file);
-  if (std::ranges::find(names, found.variant) == names.end()) return std::nullopt;
-  return found;
+  if (meant.variant.empty() || path_kind(meant.file) != PathKind::file ||
+      variants_of(meant.file).empty())
+    return std::nullopt;
+  return meant;
+}
+
+std::optional<VariantPath> find_variant(const fs::path& path) {
+  std::optional<VariantPath> found = meant_variant(path);
+  if (!found) return std::nullopt;
+  const std::vector<std::string> names = variants_of(found->file);
+  return std::ranges::find(names, found->variant) == names.end() ? std::nullopt : found;
 }
 
 }  // namespace dstrain

@@ -26,6 +26,8 @@ struct VariantPath {
   std::string variant;
 };
 [[nodiscard]] std::optional<VariantPath> find_variant(const std::filesystem::path& path);
+/// The same where X.yaml has variants, whether V is one of them or not: reading it says which are.
+[[nodiscard]] std::optional<VariantPath> meant_variant(const std::filesystem::path& path);
 
 /// Names of the variants of a recipe file, in its order; none where the file cannot be read.
 [[nodiscard]] std::vector<std::string> variants_of(const std::filesystem::path& file);
