@@ -140,6 +140,22 @@ for name in files:
         if len(line) > 140:
             problems.append(f"{name}:{number}: {len(line)} columns; a line of Markdown, rows of tables too, has at most 140")
 
+# One page lists the variables of the environment: each that something reads or sets, and no other.
+PAGE = "recipes/guides/environment.md"
+# Of scripts/make-import-files, which only tests start.
+TESTS_OWN = {"DSTRAIN_TRANSFORMERS", "DSTRAIN_MAKES_IMPORT_FILES"}
+NAMES = re.compile(r"""["'](DSTRAIN_[A-Z_]+)["'=]|\$(?:env)?\{?(DSTRAIN_[A-Z_]+)""")
+variables = {}
+for name in files:
+    if name.startswith(("cmd/", "engine/", "launcher/", "recipes/", "scripts/", "slurm/")) and not name.endswith((".md", ".txt", ".tsv", ".cmake")):
+        for found in NAMES.findall((ROOT / name).read_text(errors="replace")):
+            variables.setdefault(found[0] or found[1], name)
+listed = set(re.findall(r"`(DSTRAIN_[A-Z_]+)", (ROOT / PAGE).read_text()))
+for variable in sorted(set(variables) - TESTS_OWN - listed):
+    problems.append(f"{variables[variable]}: {variable} is not in {PAGE}, which lists all variables of the environment")
+for variable in sorted(listed - set(variables)):
+    problems.append(f"{PAGE}: nothing reads or sets {variable}")
+
 for folder in ("cmd", "engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts"):
     if (ROOT / folder).is_dir() and not (ROOT / folder / "README.md").exists():
         problems.append(f"{folder}: has no README.md")
