@@ -246,6 +246,8 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   }
   CHECK(play(beside, machine).exposed_comm_s == Approx(s.exposed_comm_s));
   machine.peer_copies = true;
+  machine.copy_beside_product_s = 5e-6;
+  machine.copy_beside_product_bytes_per_s = 1100e9;
   // Two micro-batches, each with one exchange forward and one backward.
   CHECK(play(beside, machine).exposed_comm_s ==
         Approx(s.exposed_comm_s - 2 * 2 * 0.25 * backward).epsilon(1e-3));
