@@ -167,8 +167,8 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
       new PeerMemory(group, (wanted + kAlignment - 1) / kAlignment * kAlignment, acknowledged));
   const std::size_t size = made->flags() + kAlignment;
   void* own = nullptr;
-  if (group.size <= kMaxPeers && std::getenv("DSTRAIN_NO_PEER_COPIES") == nullptr &&
-      Driver::get().complete() && cudaMalloc(&own, size) == cudaSuccess) {
+  if (group.size <= kMaxPeers && Driver::get().complete() &&
+      cudaMalloc(&own, size) == cudaSuccess) {
     made->memory_[to_index(group.rank)] = static_cast<char*>(own);
     // Words of before would tell of parts that never came.
     if (cudaMemset(own, 0, size) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess)

@@ -24,8 +24,7 @@ namespace dstrain::comm {
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
-  /// each other, or are more than kMaxPeers, and where DSTRAIN_NO_PEER_COPIES is set. A slot holds
-  /// `part` bytes of each rank.
+  /// each other, or are more than kMaxPeers. A slot holds `part` bytes of each rank.
   [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
                                                         Bytes part, bool acknowledged);
   /// The streams of the last exchange must have ended.

@@ -496,6 +496,7 @@ bool only_copies(const CommChannel& channel, const Program& program, const Layou
 
 Bytes copied_bytes(const CommChannel& channel, const Program& program, const Layout& layout,
                    const ModelCost& cost) {
+  if (!program.peer_copies) return 0;
   Bytes bytes = 0;
   if (channel.axis == CommAxis::tensor && computes(channel.lane)) {
     for (const BlockCost& block : cost.blocks) {
@@ -504,7 +505,7 @@ Bytes copied_bytes(const CommChannel& channel, const Program& program, const Lay
     }
     return bytes;
   }
-  if (!program.peer_copies || !exchanges_groups(channel.lane)) return 0;
+  if (!exchanges_groups(channel.lane)) return 0;
   const int ranks = layout.extent(channel.axis).ranks;
   for (const Action& action : program.actions) {
     for (const Comm& comm : action.comm) {

@@ -121,8 +121,8 @@ struct Simulation {
 [[nodiscard]] double host_memory_rate(const Layout& layout, const Machine& machine, double alone);
 
 /// Bytes of a whole tensor that ranks of a host exchange by copies on the channel in one piece
-/// (engine/comm/peer_copies.h): rows of tensor ranks in their blocks, and what data ranks gather
-/// and reduce where Program::peer_copies says so, but all-reduces of more than two ranks of which a
+/// (engine/comm/peer_copies.h) where Program::peer_copies says so: rows of tensor ranks in their
+/// blocks, and what data ranks gather and reduce, but all-reduces of more than two ranks of which a
 /// piece is a part only. 0: all of it goes by NCCL.
 [[nodiscard]] Bytes copied_bytes(const CommChannel& channel, const Program& program,
                                  const Layout& layout, const ModelCost& cost);

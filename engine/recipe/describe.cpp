@@ -263,10 +263,10 @@ void describe(ParallelConfig& c, Visitor& v) {
            .max = 65536});
   v.field(
       "peer_copies", c.peer_copies,
-      {.text = "What data ranks on GPUs of one host gather and reduce travels by copies between "
-               "their memories, not by kernels of NCCL, which take processors from the products "
-               "beside them. Two pieces of up to 128 MiB each take the place of a communicator's "
-               "buffers."});
+      {.text = "What data ranks on GPUs of one host gather and reduce, and rows of tensor ranks, "
+               "travel by copies between their memories, not by kernels of NCCL, which take "
+               "processors from the products beside them. Two pieces of up to 128 MiB each take "
+               "the place of a communicator's buffers."});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
 }
 

@@ -402,9 +402,6 @@ std::optional<std::string> Scanner::top(std::string_view key) const {
   }
   return std::nullopt;
 }
-const std::vector<std::pair<std::string, std::string>>& Scanner::top_values() const {
-  return state_->values;
-}
 std::int64_t Scanner::base_ns() const { return state_->base; }
 std::int64_t Scanner::late_base_ns() const { return state_->late_base; }
 std::uint64_t Scanner::problems() const { return state_->num_problems; }

@@ -51,8 +51,6 @@ class Scanner {
   /// The value of a key of the outermost object as it stands in the file, e.g. "distributedInfo";
   /// keys behind the events are known at the end. At most 1 MiB is kept of one.
   [[nodiscard]] std::optional<std::string> top(std::string_view key) const;
-  /// All of them, in the order of the file.
-  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& top_values() const;
   [[nodiscard]] std::int64_t base_ns() const;       ///< baseTimeNanoseconds, or 0
   [[nodiscard]] std::int64_t late_base_ns() const;  ///< the part that no event's start has
   [[nodiscard]] std::uint64_t problems() const;

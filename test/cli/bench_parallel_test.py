@@ -95,8 +95,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert waits[WARMUP + STEPS + TRACED + 3] < 0.5 * waits[WARMUP + STEPS], waits
         said = (folder / "runs" / f"{directory.name}.log").read_text()
         assert f"from step {WARMUP + STEPS + TRACED + 2} on ranks exchange no parameters and no gradients" in said, said
-    wrong = run("launch", data, "--ranks", 1, "--set", "run.steps=1", "--set", f"run.output={scratch / 'none'}", env=os.environ | {"DSTRAIN_SKIP_EXCHANGES": "soon"})
-    assert wrong.returncode == 64 and "DSTRAIN_SKIP_EXCHANGES: 'soon' is no step" in wrong.stdout + wrong.stderr, wrong
+    for step, words in (("soon", "'soon' is no step"), ("1", "this run would write checkpoints")):
+        wrong = run("launch", data, "--ranks", 1, "--set", "run.steps=1", "--set", f"run.output={scratch / 'none'}",
+                    env=os.environ | {"DSTRAIN_SKIP_EXCHANGES": step})
+        assert wrong.returncode == 64 and words in wrong.stdout + wrong.stderr, wrong
 
     stage = rows["pipe", 2, 8, None]
     plan = json.loads((folder / "runs" / "pipe-batch8-2-ranks-1" / "plan.json").read_text())

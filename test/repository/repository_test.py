@@ -159,6 +159,22 @@ for name in files:
             problems += [f"{name}:{number}: there is no {source}" for source in SOURCE.findall(line)
                          if source.replace("../", "") not in ends]
 
+# One page lists the variables of the environment: each that something reads or sets, and no other.
+PAGE = "recipes/guides/environment.md"
+# Those of scripts/make-import-files, which only tests start.
+TESTS_OWN = {"DSTRAIN_TRANSFORMERS", "DSTRAIN_MAKES_IMPORT_FILES"}
+NAMES = re.compile(r"""["'](DSTRAIN_[A-Z_]+)["'=]|\$(?:env)?\{?(DSTRAIN_[A-Z_]+)""")
+variables = {}
+for name in files:
+    if name.startswith(("cmd/", "engine/", "launcher/", "recipes/", "scripts/", "slurm/")) and not name.endswith((".md", ".txt", ".tsv", ".cmake")):
+        for found in NAMES.findall((ROOT / name).read_text(errors="replace")):
+            variables.setdefault(found[0] or found[1], name)
+listed = set(re.findall(r"`(DSTRAIN_[A-Z_]+)", (ROOT / PAGE).read_text()))
+for variable in sorted(set(variables) - TESTS_OWN - listed):
+    problems.append(f"{variables[variable]}: {variable} is not in {PAGE}, which lists all variables of the environment")
+for variable in sorted(listed - set(variables)):
+    problems.append(f"{PAGE}: nothing reads or sets {variable}")
+
 for folder in ("engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts", *FOLDERS.values()):
     if not folder.startswith("launcher/") and not (ROOT / folder / "README.md").exists():
         problems.append(f"{folder}: has no README.md")

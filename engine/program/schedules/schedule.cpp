@@ -5,20 +5,6 @@
 
 namespace dstrain {
 
-const char* pass_name(Pass pass) {
-  switch (pass) {
-    case Pass::forward:
-      return "forward";
-    case Pass::backward:
-      return "backward";
-    case Pass::input:
-      return "input";
-    case Pass::weight:
-      return "weight";
-  }
-  return "?";
-}
-
 LineCost equal_costs(const Stages& stages, bool split) {
   const ChunkCost chunk = split ? ChunkCost{} : ChunkCost{.input = 2, .weight = 0, .later = 0};
   return {.chunks = std::vector(to_index(stages.chunks()), chunk), .limits = {}};

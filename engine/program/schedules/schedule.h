@@ -14,7 +14,6 @@ enum class Pass {
   input,     ///< gradients of the inputs, and of weights that are no matrices
   weight,    ///< gradients of the matrices
 };
-[[nodiscard]] const char* pass_name(Pass pass);
 
 /// One stay of a rank in a chunk.
 struct ChunkVisit {

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kVariable = "DSTRAIN_SKIP_EXCHANGES";
 }  // namespace
 
-SkippedExchanges::SkippedExchanges() {
+SkippedExchanges::SkippedExchanges(const RunConfig& run) {
   const char* value = std::getenv(kVariable);
   if (value == nullptr) return;
   const std::string_view text = value;
@@ -21,6 +21,14 @@ SkippedExchanges::SkippedExchanges() {
   if (error != std::errc() || end != text.data() + text.size() || first_ < 1) {
     throw Error(ErrorKind::usage, fmt::format("{}: '{}' is no step", kVariable, text),
                 "name the first step whose exchanges are skipped, such as 20, or unset it");
+  }
+  if (!run.checkpoint.every.is_never()) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} is set, which is for measurements: ranks stop exchanging gradients, "
+                    "and this run would write checkpoints of what they train",
+                    kVariable),
+        "unset it, or set run.checkpoint.every: never");
   }
   skips_ = std::make_shared<std::atomic<bool>>(false);
 }

@@ -29,8 +29,6 @@ class RankLines {
   /// Writes nothing where the step was not timed.
   void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
 
-  [[nodiscard]] int failed_writes() const { return failed_writes_; }
-
  private:
   [[nodiscard]] std::string line(const StepOutcome& outcome, const HostTimes& host, bool traced);
 

@@ -160,7 +160,10 @@ BatchShape batch_shape(const Recipe& recipe) {
 
 Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& record,
                  ProgressSink* progress, int phase)
-    : recipe_(phase_recipe(all_phases, phase)), phase_(phase), device_(world.device) {
+    : recipe_(phase_recipe(all_phases, phase)),
+      phase_(phase),
+      device_(world.device),
+      skipped_(recipe_.run) {
   const Recipe& recipe = recipe_;
   record.enter(-1, "build model");
   if (!device_.is_cuda() && recipe.precision.compute == ComputeType::fp16)

@@ -227,10 +227,6 @@ at::Tensor StateStore::master(int group) const {
   return memory->view(group, moved({0, own_range(group).size()}, begin));
 }
 
-at::Tensor StateStore::load_master(int group) const {
-  return load_state(group, 0, own_range(group));
-}
-
 at::Tensor StateStore::moment(int group, int index, Range part) const {
   DSTRAIN_CHECK(part.empty() || intersect(part, moment_range(group, index)) == part,
                 "a moment that is not held");

@@ -64,8 +64,7 @@ class StateStore {
   [[nodiscard]] at::Tensor own_parameters(int group) const;
   /// Not of master weights in a file.
   [[nodiscard]] at::Tensor master(int group) const;
-  /// A view of the master weights, or what the file holds of them.
-  [[nodiscard]] at::Tensor load_master(int group) const;
+  /// A view of what this rank updates, or what the file holds of it.
   [[nodiscard]] at::Tensor load_parameters(int group) const;
   /// `part` of a moment of the group, which lies in moment_range. Not of moments in a file.
   [[nodiscard]] at::Tensor moment(int group, int index, Range part) const;
