@@ -129,11 +129,13 @@ Command add_plan(CLI::App& root) {
   add_overrides(*app, options->overrides);
   app->add_option(
       "--machine", options->machine.name,
-      "Rates and memory of one rank: h200, h100, cpu, or a part of the name of a device "
-      "that doctor --measure\n"
-      "has measured, as in A100. Default: this machine's device if measured, else cpu "
-      "under gloo, h100\n"
-      "where there is one, and h200.");
+      "Rates and memory of one rank: h200, h100 and cpu, which were measured; a card by its "
+      "datasheet, estimated:\n"
+      "t4, rtx3090, rtx4090, rtx5090, a10, a30, a40, a100-40, a100-80, a6000, l4, l40, l40s, "
+      "h20, b200 and others, which a\n"
+      "wrong name lists; or a part of the name of a device that doctor --measure has measured, as "
+      "in A100. Default: this\nmachine's device if measured or in the table, else cpu under "
+      "gloo, and h200 where there is no GPU.");
   app->add_option("--per-node", options->machine.per_node,
                   "Ranks of a node. Default: the machine's, 8 for GPUs.")
       ->check(number_in(1, 1024));

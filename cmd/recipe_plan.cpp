@@ -1,8 +1,13 @@
 #include "cmd/recipe_plan.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "cmd/planned_model.h"
+#include "engine/base/error.h"
+#include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
 #include "engine/recipe/phases.h"
 
@@ -12,8 +17,17 @@ namespace {
 Machine named_machine(const std::string& name, bool on_cpu) {
   const std::vector<MeasuredRates> measured = read_measured(measured_file());
   if (!name.empty()) return choose_machine(name, measured);
-  const auto found = find_measured(measured, on_cpu ? "CPU" : installed_gpu());
-  return found ? *found : on_cpu ? cpu() : built_in_machine(installed_gpu());
+  const std::string gpu = installed_gpu();
+  const auto found = find_measured(measured, on_cpu ? "CPU" : gpu);
+  if (found) return *found;
+  if (on_cpu) return cpu();
+  if (gpu.empty()) return h200();
+  if (find_gpu(gpu) == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("the rates of this machine's {} are not known", gpu),
+                fmt::format("`dstrain doctor --measure` measures them, --machine NAME plans for "
+                            "another card: {}",
+                            fmt::join(machine_names(), ", ")));
+  return built_in_machine(gpu);
 }
 
 }  // namespace

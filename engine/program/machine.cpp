@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/product_workspace.h"
+#include "engine/program/known_gpus.h"
 #include "engine/program/simulate.h"
 
 namespace dstrain {
@@ -12,8 +13,8 @@ namespace dstrain {
 Machine h200() {
   return {
       .name = "h200",
-      // These and the rate of memory are fitted to steps of Qwen2.5-3B, BLOOM-560m, ViT-H and ViT-B,
-      // 2026-11-22 to -26, which they meet within 9 % (8192^3 in a burst: 790e12).
+      // These and the rate of memory are fitted to steps of Qwen2.5-3B, BLOOM-560m, ViT-H and
+      // ViT-B, 2026-11-22 to -26, which they meet within 9 % (8192^3 in a burst: 790e12).
       .flops_per_s = 670e12,
       .fp8_flops_per_s = 1250e12,
       // Long sequences, backward counted as twice forward: causal attention of 4,096 tokens
@@ -51,10 +52,10 @@ Machine h200() {
       .collective_compute_share = 0.3,
       .ranks_per_node = 8,
       .peer_copies = true,
-      // Beside products its parts are summed, or a copy of them ends late, and two products start in
-      // place of one. Beside another micro-batch copies run one after the other, and kernels when
-      // those of the other micro-batch leave room. Fitted to seven steps of Qwen2.5-3B on two and
-      // four H200, micro-batches of 4 to 32 samples (recipes/benchmarks/layouts.tsv).
+      // Beside products its parts are summed, or a copy of them ends late, and two products start
+      // in place of one. Beside another micro-batch copies run one after the other, and kernels
+      // when those of the other micro-batch leave room. Fitted to seven steps of Qwen2.5-3B on two
+      // and four H200, micro-batches of 4 to 32 samples (recipes/benchmarks/layouts.tsv).
       .copy_beside_product_s = 5e-6,
       .copy_beside_product_bytes_per_s = 1100e9,
       .copy_beside_batch_s = 8e-6,
@@ -110,19 +111,17 @@ Machine cpu() {
 }
 
 double datasheet_flops(const std::string& gpu) {
-  constexpr std::pair<const char*, double> kPeaks[] = {
-      {"H100 PCIe", 756e12}, {"H100 NVL", 835e12}, {"H100", 989.4e12},  {"H200", 989.4e12},
-      {"GH200", 989.4e12},   {"B200", 2250e12},    {"A100", 312e12},    {"L40S", 362e12},
-      {"L4", 121e12},        {"A10", 125e12},      {"RTX 4090", 165e12}};
-  for (const auto& [part, peak] : kPeaks) {
-    if (gpu.find(part) != std::string::npos) return peak;
-  }
-  return 0;
+  const KnownGpu* known = find_gpu(gpu);
+  return known != nullptr ? known->flops_per_s() : 0;
 }
 
 Machine built_in_machine(const std::string& device) {
   if (device == "CPU") return cpu();
-  return device.find("H100") != std::string::npos ? h100() : h200();
+  const KnownGpu* gpu = find_gpu(device);
+  if (gpu != nullptr) return find_machine(gpu->name);
+  Machine machine = h200();
+  machine.name += fmt::format(", as those of '{}' are not known: dstrain doctor --measure", device);
+  return machine;
 }
 
 std::vector<std::string> built_in_machines() { return {h200().name, h100().name, cpu().name}; }
@@ -131,8 +130,11 @@ Machine find_machine(const std::string& name) {
   for (const Machine& machine : {h200(), h100(), cpu()}) {
     if (machine.name == name) return machine;
   }
+  for (const KnownGpu& gpu : known_gpus()) {
+    if (name == gpu.name) return estimated_machine(gpu);
+  }
   throw Error(ErrorKind::usage, fmt::format("no machine is called '{}'", name),
-              fmt::format("use {}", fmt::join(built_in_machines(), ", ")));
+              fmt::format("use {}", fmt::join(machine_names(), ", ")));
 }
 
 }  // namespace dstrain

@@ -12,6 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/program/known_gpus.h"
 
 namespace dstrain {
 namespace {
@@ -156,7 +157,7 @@ std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
 }
 
 Machine choose_machine(const std::string& name, const std::vector<MeasuredRates>& measured) {
-  std::vector<std::string> known = built_in_machines();
+  std::vector<std::string> known = machine_names();
   if (std::find(known.begin(), known.end(), name) != known.end()) return find_machine(name);
   for (const MeasuredRates& rates : measured) {
     if (!name.empty() && rates.device.find(name) != std::string::npos) return to_machine(rates);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -26,18 +25,9 @@ double rate(const AutoRow& row, const AutoPlan& plan, const AutoTitle& title) {
          plan.ranks;
 }
 
-/// The datasheet's FLOP/s of the machine's device; 0: not known.
-double peak_flops(const Machine& machine) {
-  if (const double known = datasheet_flops(machine.name); known > 0) return known;
-  std::string upper = machine.name;
-  std::ranges::transform(upper, upper.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return datasheet_flops(upper);
-}
-
 /// Share of the datasheet's rate; 0: not known.
 double flops_utilization(const AutoRow& row, const AutoPlan& plan) {
-  const double peak = peak_flops(plan.machine);
+  const double peak = datasheet_flops(plan.machine.name);
   return peak > 0 ? row.flops / row.step_s / peak : 0;
 }
 
