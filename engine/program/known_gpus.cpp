@@ -151,7 +151,7 @@ std::vector<std::string> machine_names() {
 Machine estimated_machine(const KnownGpu& gpu) {
   const Machine known = h200();
   const KnownGpu& sheet = *find_gpu(known.name);
-  // Of the datasheet's rates, as an H200 reaches them in steps.
+  // Shares of the datasheet's rates that an H200 reaches in steps.
   const double products = known.flops_per_s / sheet.flops_per_s();
   const double memory = known.memory_bytes_per_s / sheet.memory_bytes_per_s;
   // One direction of 16 lanes of the first generation that counts here, 3.

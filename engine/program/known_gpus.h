@@ -22,7 +22,7 @@ struct KnownGpu {
   int pcie;                   ///< generation, of 16 lanes
 
   [[nodiscard]] GpuLimits limits() const { return limits_of_capability(major, minor); }
-  /// Of products of 16 bits that a run takes: bf16, and fp16 where that is missing.
+  /// Rate of the products of 16 bits that a run takes: bf16, and fp16 where that is missing.
   [[nodiscard]] double flops_per_s() const;
 };
 
