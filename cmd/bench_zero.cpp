@@ -56,8 +56,8 @@ bench::ZeroOptions checked(const BenchZeroOptions& options) {
 bool is_weak(const BenchPlan& plan) { return plan.scaling == bench::Scaling::weak; }
 
 /// Adds the cells of a part, and the folders of those that ran.
-void collect(BenchPart& part, const std::vector<bench::ZeroWay>& ways,
-             std::vector<ZeroCell>& cells, std::vector<fs::path>& runs) {
+void collect(BenchPart& part, const std::vector<bench::ZeroWay>& ways, std::vector<ZeroCell>& cells,
+             std::vector<fs::path>& runs) {
   std::vector<bench::CaseResult> results = bench::bench_results(part.plan(), part.log());
   for (std::size_t i = 0; i < results.size(); ++i) {
     bench::CaseResult& result = results[i];

@@ -20,8 +20,8 @@ struct CaseResult {
   std::string data = {};   ///< data.name of the recipe
   std::string device = {};
   std::size_t runs = 0;
-  std::string failure = {};      ///< why a repeat failed; empty: none did
-  report::Figures figures = {};  ///< step_s: of the first repeat, with its interval
+  std::string failure = {};                    ///< why a repeat failed; empty: none did
+  report::Figures figures = {};                ///< step_s: of the first repeat, with its interval
   std::vector<double> evaluation_losses = {};  ///< in order of time
   /// Beside the first variant of the same recipe and ranks.
   report::Estimate speed = {.value = kUnknown};
@@ -35,7 +35,11 @@ struct CaseRuns {
   std::vector<report::RunFigures> runs;
   std::string failure = {};  ///< why a repeat failed; empty: none did
 };
+<<<<<<< HEAD
 /// Figures of the steps that `count` leaves in a run.
+=======
+/// Reads a case; `count` leaves in a run the steps that count.
+>>>>>>> figures
 [[nodiscard]] CaseRuns read_case(const BenchPlan& plan, const BenchLog& log, std::size_t index,
                                  const std::function<void(report::RunData&)>& count);
 /// Names of a case of `plan`, without figures.

@@ -22,23 +22,25 @@ struct CaseColumn {
   CaseColumn(std::string name, std::function<Cell(const CaseResult&)> of)
       : title(std::move(name)), cell(std::move(of)) {}
   CaseColumn(const Column& column)  // NOLINT(google-explicit-constructor)
-      : title(column.title), cell([column](const CaseResult& r) { return column.cell(r.figures); }) {}
+      : title(column.title),
+        cell([column](const CaseResult& r) { return column.cell(r.figures); }) {}
 };
 
 const CaseColumn kRecipe = {"recipe", [](const CaseResult& r) { return text_cell(r.recipe); }};
-const CaseColumn kVariant = {"configuration", [](const CaseResult& r) { return text_cell(r.variant); }};
+const CaseColumn kVariant = {"configuration",
+                             [](const CaseResult& r) { return text_cell(r.variant); }};
 const CaseColumn kRanks = {"ranks", [](const CaseResult& r) {
-                         return Cell{.text = fmt::to_string(r.which.ranks),
-                                     .figure = {},
-                                     .value = static_cast<double>(r.which.ranks)};
-                       }};
+                             return Cell{.text = fmt::to_string(r.which.ranks),
+                                         .figure = {},
+                                         .value = static_cast<double>(r.which.ranks)};
+                           }};
 const CaseColumn kEvaluationLosses = {"evaluation losses", [](const CaseResult& r) {
-                                    std::string text;
-                                    for (const double loss : r.evaluation_losses)
-                                      text +=
-                                          (text.empty() ? "" : ", ") + report::number_words(loss);
-                                    return text_cell(text.empty() ? "-" : text);
-                                  }};
+                                        std::string text;
+                                        for (const double loss : r.evaluation_losses)
+                                          text += (text.empty() ? "" : ", ") +
+                                                  report::number_words(loss);
+                                        return text_cell(text.empty() ? "-" : text);
+                                      }};
 const CaseColumn kLastEvaluationLoss = {
     "evaluation loss", [](const CaseResult& r) {
       return value_cell(r.evaluation_losses.empty() ? kUnknown : r.evaluation_losses.back());
@@ -94,13 +96,13 @@ class TableMaker {
 
   BenchTables make(TableSet set) {
     add("1-training", "Losses and rates", all_,
-        {kRecipe, kVariant, kRanks, Column{"training loss", "final_loss"},
-         kEvaluationLosses, Column{"training samples/s", "samples_per_s", 2},
+        {kRecipe, kVariant, kRanks, Column{"training loss", "final_loss"}, kEvaluationLosses,
+         Column{"training samples/s", "samples_per_s", 2},
          Column{"evaluation samples/s", "evaluation_samples_per_s", 2},
          Column{"steps per epoch", "steps_per_epoch", 0}});
     add("2-gpu-memory", "GPU memory (MiB, as nvidia-smi says)", all_,
-        {kRecipe, kVariant, kRanks, Column{"peak", "gpu_peak", 0},
-         Column{"mean", "gpu_mean", 0}, Column{"min", "gpu_min", 0}});
+        {kRecipe, kVariant, kRanks, Column{"peak", "gpu_peak", 0}, Column{"mean", "gpu_mean", 0},
+         Column{"min", "gpu_min", 0}});
     pinned();
     add("4-configurations", "By model and data", all_,
         {{"model", [](const CaseResult& r) { return text_cell(r.model.empty() ? "-" : r.model); }},
@@ -194,14 +196,18 @@ class TableMaker {
     saved.header = {"recipe", "stage", "ranks", "Mem Savings %", "Runtime delta %"};
     for (const auto& [off, on] : pairs) {
       for (const CaseResult* r : {off, on}) {
-        stages.rows.push_back({text_cell(r->recipe), text_cell(off->variant),
-                               text_cell(r == on ? "yes" : "no"), kRanks.cell(*r),
-                               number_cell(r->value("gpu_peak"), 0), number_cell(r->value("gpu_mean"), 0),
-                               number_cell(r->value("cpu_peak"), 0)});
+        stages.rows.push_back(
+            {text_cell(r->recipe), text_cell(off->variant), text_cell(r == on ? "yes" : "no"),
+             kRanks.cell(*r), number_cell(r->value("gpu_peak"), 0),
+             number_cell(r->value("gpu_mean"), 0), number_cell(r->value("cpu_peak"), 0)});
       }
-      saved.rows.push_back({text_cell(on->recipe), text_cell(off->variant), kRanks.cell(*on),
-                            number_cell((off->value("gpu_peak") - on->value("gpu_peak")) / off->value("gpu_peak") * 100, 1),
-                            number_cell((on->value("program_seconds") - off->value("program_seconds")) / off->value("program_seconds") * 100, 1)});
+      saved.rows.push_back(
+          {text_cell(on->recipe), text_cell(off->variant), kRanks.cell(*on),
+           number_cell(
+               (off->value("gpu_peak") - on->value("gpu_peak")) / off->value("gpu_peak") * 100, 1),
+           number_cell((on->value("program_seconds") - off->value("program_seconds")) /
+                           off->value("program_seconds") * 100,
+                       1)});
     }
     made_.tables.push_back({"6-offload", title, std::move(stages)});
     made_.tables.push_back({"7-offload-savings", "What offload saves and costs", std::move(saved)});
@@ -222,7 +228,8 @@ class TableMaker {
          kVariant,
          kRanks,
          {"runs", [](const CaseResult& r) { return number_cell(static_cast<double>(r.runs), 0); }},
-         {"step ms (first run)", [=](const CaseResult& r) { return interval(r.figures["step_s"], 1e3, 3); }},
+         {"step ms (first run)",
+          [=](const CaseResult& r) { return interval(r.figures["step_s"], 1e3, 3); }},
          {"speed",
           [](const CaseResult& r) {
             return Cell{.text = report::ratio_words(r.speed), .figure = {}, .value = r.speed.value};

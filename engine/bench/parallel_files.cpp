@@ -153,9 +153,8 @@ Json parallel_json(const std::vector<BenchTable>& tables,
     row["collectives"] = collectives_json(result);
     rows.push_back(std::move(row));
   }
-  return {{"rows", std::move(rows)},
-          {"tables", tables_json(tables)},
-          {"not_run", not_run(results)}};
+  return {
+      {"rows", std::move(rows)}, {"tables", tables_json(tables)}, {"not_run", not_run(results)}};
 }
 
 int copy_profiles(const fs::path& run, const fs::path& folder) {

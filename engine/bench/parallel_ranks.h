@@ -16,7 +16,7 @@ struct ExposedTime {
 };
 /// Its parts, with the figure that is their mean over the ranks.
 struct ExposedPart {
-  double ExposedTime::* seconds;
+  double ExposedTime::*seconds;
   report::FigureKey figure;
 };
 inline constexpr ExposedPart kExposedParts[] = {{&ExposedTime::gather, "exposed_gather_s"},

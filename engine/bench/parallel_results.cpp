@@ -156,7 +156,7 @@ ParallelResult result_of(const ParallelOptions& options, const ParallelWay& way,
   return result;
 }
 
-void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::* scaling,
+void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::*scaling,
                     report::FigureKey efficiency) {
   for (ParallelResult& result : results) {
     if (!(result.way.*scaling) || !result.ran()) continue;
@@ -192,8 +192,7 @@ void add_plan(ParallelResult& result, const json& plan) {
   result.collectives = planned_collectives(plan);
 }
 
-void add_run(ParallelResult& result, const report::RunFigures& run, int steps,
-             double lone_step_s) {
+void add_run(ParallelResult& result, const report::RunFigures& run, int steps, double lone_step_s) {
   result.result.device = run.device;
   report::Figures& figures = result.result.figures;
   for (std::size_t row = 0; row < report::kFigureCount; ++row) {

@@ -68,12 +68,12 @@ BenchTable speed_table(const std::vector<ParallelResult>& results) {
                             "planned", "Difference %", "Peak GiB", "planned"});
   for (const ParallelResult& r : results) {
     const double step = r.value("step_s"), planned = r.value("planned_step_s");
-    add_row(made.table, r,
-            {text_cell(r.schedule.empty() ? "-" : r.schedule), batch_cell(r),
-             text_cell(fmt::to_string(r.way.samples)), rate(r.value("rate_per_rank")),
-             percents(r.value("mfu")), milliseconds(step), milliseconds(planned),
-             change(step, planned), gibibytes(r.value("peak_bytes")),
-             gibibytes(r.value("memory_planned"))});
+    add_row(
+        made.table, r,
+        {text_cell(r.schedule.empty() ? "-" : r.schedule), batch_cell(r),
+         text_cell(fmt::to_string(r.way.samples)), rate(r.value("rate_per_rank")),
+         percents(r.value("mfu")), milliseconds(step), milliseconds(planned), change(step, planned),
+         gibibytes(r.value("peak_bytes")), gibibytes(r.value("memory_planned"))});
   }
   return made;
 }
@@ -146,8 +146,8 @@ BenchTable collective_table(const std::vector<ParallelResult>& results) {
 }
 
 BenchTable scaling_table(const std::vector<ParallelResult>& results, const char* file,
-                            const char* title, bool ParallelWay::* scaling,
-                            report::FigureKey efficiency) {
+                         const char* title, bool ParallelWay::*scaling,
+                         report::FigureKey efficiency) {
   BenchTable made{.file = file, .title = title};
   made.table = {.header = {"Recipe", "Ranks", "Layout", "Samples", "Rate/s", "Rate/s/rank",
                            "Efficiency %", "MFU %", "Bubble %"},
@@ -229,7 +229,8 @@ BenchTable auto_table(const std::vector<ParallelResult>& results) {
   for (const Search& search : searches(results)) {
     for (const ParallelResult* r : search) {
       std::size_t place = 1;
-      for (const ParallelResult* other : search) place += other->value("step_s") < r->value("step_s") ? 1 : 0;
+      for (const ParallelResult* other : search)
+        place += other->value("step_s") < r->value("step_s") ? 1 : 0;
       made.table.rows.push_back(
           {text_cell(r->result.recipe), text_cell(fmt::to_string(r->way.ranks)),
            text_cell(r->way.row == 0         ? "recipe"
@@ -237,8 +238,8 @@ BenchTable auto_table(const std::vector<ParallelResult>& results) {
                                              : fmt::to_string(r->way.row)),
            text_cell(r->layout.empty() ? "-" : r->layout),
            text_cell(r->schedule.empty() ? "-" : r->schedule), batch_cell(*r),
-           milliseconds(predicted_s(*r)), milliseconds(r->value("planned_step_s")), milliseconds(r->value("step_s")),
-           change(r->value("step_s"), predicted_s(*r)),
+           milliseconds(predicted_s(*r)), milliseconds(r->value("planned_step_s")),
+           milliseconds(r->value("step_s")), change(r->value("step_s"), predicted_s(*r)),
            text_cell(r->ran() ? fmt::to_string(place) : "-")});
     }
     made.sentences.push_back(order_sentence(search));

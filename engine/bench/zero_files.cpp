@@ -68,10 +68,10 @@ report::Document zero_document(const BenchTables& tables, const std::vector<Zero
     ran += cell.ran() ? 1 : 0;
     if (!cell.result.device.empty()) devices.insert(cell.result.device);
   }
-  return tables_document(
-      "ZeRO and offload",
-      fmt::format("{} of {} cells ran, on {}. {}", ran, cells.size(), device_words(devices), kNotes),
-      tables.tables, {{"Left out", tables.left_out}});
+  return tables_document("ZeRO and offload",
+                         fmt::format("{} of {} cells ran, on {}. {}", ran, cells.size(),
+                                     device_words(devices), kNotes),
+                         tables.tables, {{"Left out", tables.left_out}});
 }
 
 std::string zero_csv(const std::vector<ZeroCell>& cells) {

@@ -37,8 +37,7 @@ CellList those_that_ran(const CellList& cells) {
 /// Nothing where no kind is known of all.
 const MemoryKind* memory_kind(const CellList& cells) {
   for (const MemoryKind& kind : kMemoryKinds) {
-    if (std::ranges::all_of(cells,
-                            [&](const ZeroCell* c) { return std::isfinite(kind.mib(*c)); }))
+    if (std::ranges::all_of(cells, [&](const ZeroCell* c) { return std::isfinite(kind.mib(*c)); }))
       return cells.empty() ? nullptr : &kind;
   }
   return nullptr;

@@ -30,20 +30,19 @@ constexpr Column kStep = {"Step (ms)", "step_s", 2, 1e3};
 constexpr Column kStepPlanned = {"Step as planned (ms)", "planned_step_s", 2, 1e3};
 
 /// What a training is asked for, in the order of the tables.
-constexpr Column kTraining[] = {
-    kTrainRuntime,
-    {"Steps/sec", "steps_per_s", 3},
-    {"Samples/sec", "samples_per_s", 2},
-    kStep,
-    kStepPlanned,
-    {"Train Loss", "final_loss"},
-    {"Eval Loss (final)", "evaluation_loss"},
-    {"Eval Speed (samples/sec)", "evaluation_samples_per_s", 2},
-    kGpuPeak,
-    {"Peak GPU Memory as planned (MiB)", "device_planned", 0, kPerMib},
-    {"Average GPU Memory (MiB)", "gpu_added_mean", 0},
-    {"Peak allocated by dstrain (MiB)", "memory_peak", 0, kPerMib},
-    {"allocated as planned (MiB)", "memory_planned", 0, kPerMib}};
+constexpr Column kTraining[] = {kTrainRuntime,
+                                {"Steps/sec", "steps_per_s", 3},
+                                {"Samples/sec", "samples_per_s", 2},
+                                kStep,
+                                kStepPlanned,
+                                {"Train Loss", "final_loss"},
+                                {"Eval Loss (final)", "evaluation_loss"},
+                                {"Eval Speed (samples/sec)", "evaluation_samples_per_s", 2},
+                                kGpuPeak,
+                                {"Peak GPU Memory as planned (MiB)", "device_planned", 0, kPerMib},
+                                {"Average GPU Memory (MiB)", "gpu_added_mean", 0},
+                                {"Peak allocated by dstrain (MiB)", "memory_peak", 0, kPerMib},
+                                {"allocated as planned (MiB)", "memory_planned", 0, kPerMib}};
 
 std::vector<Column> training_and(std::vector<Column> more) {
   more.insert(more.begin(), std::begin(kTraining), std::end(kTraining));
@@ -143,11 +142,11 @@ std::string recipe_and_ranks(const CellList& group) {
 BenchTable stage_table(const CellList& group, std::size_t number) {
   const CaseResult& first = group.front()->result;
   BenchTable made{.file = fmt::format("1-stages-{}", number + 1),
-                 .title = fmt::format("{} on {} ranks: stages without and with offload",
-                                      first.recipe, first.which.ranks),
-                 .table = {},
-                 .sentences = stage_sentences(group),
-                 .not_run = reasons(group)};
+                  .title = fmt::format("{} on {} ranks: stages without and with offload",
+                                       first.recipe, first.which.ranks),
+                  .table = {},
+                  .sentences = stage_sentences(group),
+                  .not_run = reasons(group)};
   CellList columns = group;
   std::ranges::stable_sort(columns, {}, [](const ZeroCell* c) { return c->way.offload; });
   made.table.header = {""};
@@ -187,10 +186,10 @@ std::vector<PinnedPair> pinned_pairs(const CellList& group) {
 
 BenchTable offload_table(const std::vector<CellList>& all) {
   BenchTable made{.file = "2-offload",
-                 .title = "What offload saves and costs",
-                 .table = {},
-                 .sentences = {},
-                 .not_run = std::vector<std::string>()};
+                  .title = "What offload saves and costs",
+                  .table = {},
+                  .sentences = {},
+                  .not_run = std::vector<std::string>()};
   made.table.cut = 0;
   made.table.header = {"Model and Data",
                        "Ranks",
@@ -234,8 +233,11 @@ BenchTable offload_table(const std::vector<CellList>& all) {
 }
 
 BenchTable pinned_table(const std::vector<CellList>& all) {
-  BenchTable made{
-      .file = "3-pinned", .title = "Pinned memory", .table = {}, .sentences = {}, .not_run = std::vector<std::string>()};
+  BenchTable made{.file = "3-pinned",
+                  .title = "Pinned memory",
+                  .table = {},
+                  .sentences = {},
+                  .not_run = std::vector<std::string>()};
   made.table.header = {"Model and Data", "Ranks", "Config", "Pinned Memory"};
   const std::vector<Column> columns = {kGpuPeak,     kGpuPlanned, kCpuPeak,
                                        kHostPlanned, kRuntime,    kTrainRuntime};
@@ -265,10 +267,10 @@ BenchTable pinned_table(const std::vector<CellList>& all) {
 
 BenchTable scaling_table(const std::vector<CellList>& all) {
   BenchTable made{.file = "4-scaling",
-                 .title = fmt::format("Weak scaling, {}", way_words(all.front().front()->way)),
-                 .table = {},
-                 .sentences = {},
-                 .not_run = reasons(joined(all))};
+                  .title = fmt::format("Weak scaling, {}", way_words(all.front().front()->way)),
+                  .table = {},
+                  .sentences = {},
+                  .not_run = reasons(joined(all))};
   made.table.header = {"Model and Data", "Ranks"};
   const std::vector<Column> columns = training_and({{"Efficiency (%)", "efficiency", 1, 100}});
   add_titles(made.table, columns);
@@ -287,18 +289,19 @@ BenchTable scaling_table(const std::vector<CellList>& all) {
 
 BenchTable one_rank_table(const std::vector<CellList>& all) {
   BenchTable made{.file = "5-one-rank",
-                 .title = "One rank",
-                 .table = {},
-                 .sentences = {},
-                 .not_run = reasons(joined(all))};
+                  .title = "One rank",
+                  .table = {},
+                  .sentences = {},
+                  .not_run = reasons(joined(all))};
   made.table.header = {"Model and Data", "Config"};
   const std::vector<Column> columns = {kGpuPeak, kGpuPlanned, kCpuPeak,    kHostPlanned,
                                        kRuntime, kStep,       kStepPlanned};
   add_titles(made.table, columns);
   for (const CellList& group : all) {
     for (const ZeroCell* cell : group) {
-      add_row(made.table, {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))},
-              *cell, columns);
+      add_row(made.table,
+              {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))}, *cell,
+              columns);
     }
     append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
                     one_rank_sentences(group));

@@ -281,21 +281,23 @@ std::optional<Advice> straggler(const RunFigures& run) {
 }
 
 std::optional<Advice> memory_free(const RunFigures& run) {
-  if (!(run.figures.value("memory_peak") < 0.7 * run.figures.value("memory_device"))) return std::nullopt;
+  if (!(run.figures.value("memory_peak") < 0.7 * run.figures.value("memory_device")))
+    return std::nullopt;
   const std::string recompute = setting(run.data, "memory.recompute");
   const bool recomputes = run.data.plan.is_object() && run.data.plan.contains("recompute") &&
                           run.data.plan["recompute"] == true;
   const bool stage_3 = whole_setting(run, "parallel.zero.stage", 0) == 3;
   if (!recomputes && !stage_3) return std::nullopt;
-  return Advice{.id = "memory-free",
-                .finding = fmt::format("the peak is {} of {}, and {}", bytes_words(run.figures.value("memory_peak")),
-                                       bytes_words(run.figures.value("memory_device")),
-                                       recomputes ? "activations are computed twice"
-                                                  : "parameters are gathered each step"),
-                .change = recomputes ? "keep activations, or larger batch.micro"
-                                     : "ZeRO stage 2, or larger batch.micro",
-                .share = kLeastShare,
-                .overrides = {recomputes ? "memory.recompute=none" : "parallel.zero.stage=2"}};
+  return Advice{
+      .id = "memory-free",
+      .finding = fmt::format(
+          "the peak is {} of {}, and {}", bytes_words(run.figures.value("memory_peak")),
+          bytes_words(run.figures.value("memory_device")),
+          recomputes ? "activations are computed twice" : "parameters are gathered each step"),
+      .change = recomputes ? "keep activations, or larger batch.micro"
+                           : "ZeRO stage 2, or larger batch.micro",
+      .share = kLeastShare,
+      .overrides = {recomputes ? "memory.recompute=none" : "parallel.zero.stage=2"}};
 }
 
 std::optional<Advice> throttled(const RunFigures& run) {
@@ -314,8 +316,8 @@ std::optional<Advice> throttled(const RunFigures& run) {
 }
 
 std::optional<Advice> not_finite(const RunFigures& run) {
-  const auto bad = std::fmax(0, std::fmax(run.figures.value("not_finite"),
-                                        run.figures.value("skipped_steps")));
+  const auto bad =
+      std::fmax(0, std::fmax(run.figures.value("not_finite"), run.figures.value("skipped_steps")));
   const auto steps = static_cast<double>(run.data.steps.size());
   if (steps == 0 || bad / steps <= 0.01) return std::nullopt;
   return Advice{.id = "not-finite",

@@ -12,7 +12,7 @@
 namespace dstrain::report {
 namespace {
 
-std::vector<double> positive(const Reading& of, double StepRow::* field) {
+std::vector<double> positive(const Reading& of, double StepRow::*field) {
   std::vector<double> values;
   for (const StepRow* step : of.steady) {
     if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);
@@ -42,13 +42,20 @@ double number_at(const nlohmann::json& object, std::string_view place) {
 
 std::string words(Unit unit, double value) {
   switch (unit) {
-    case Unit::number: return number_words(value);
-    case Unit::count: return value > 0 ? fmt::format("{:.0f}", value) : "";
-    case Unit::share: return share_words(value);
-    case Unit::per_second: return rate_words(value);
-    case Unit::seconds: return time_words(value);
-    case Unit::bytes: return bytes_words(value);
-    case Unit::mib: return bytes_words(value * (1 << 20));
+    case Unit::number:
+      return number_words(value);
+    case Unit::count:
+      return value > 0 ? fmt::format("{:.0f}", value) : "";
+    case Unit::share:
+      return share_words(value);
+    case Unit::per_second:
+      return rate_words(value);
+    case Unit::seconds:
+      return time_words(value);
+    case Unit::bytes:
+      return bytes_words(value);
+    case Unit::mib:
+      return bytes_words(value * (1 << 20));
   }
   return {};
 }
@@ -90,12 +97,12 @@ MemoryRange gpu_memory(std::vector<GpuSample> samples, int gpus,
   return range_of(values);
 }
 
-Estimate step_median(const Reading& of, double StepRow::* field) {
+Estimate step_median(const Reading& of, double StepRow::*field) {
   const std::vector<double> values = positive(of, field);
   return {.value = values.empty() ? kUnknown : median(values)};
 }
 
-Estimate step_estimate(const Reading& of, double StepRow::* field) {
+Estimate step_estimate(const Reading& of, double StepRow::*field) {
   const std::vector<double> values = positive(of, field);
   if (values.empty()) return {.value = kUnknown};
   return {.value = median(values), .interval = bootstrap_median(values)};
@@ -114,7 +121,8 @@ Estimate train_seconds(const Reading& of) {
 Estimate final_loss(const Reading& of) {
   const std::size_t steps = of.run.steps.size();
   std::vector<double> last;
-  for (std::size_t i = steps - std::min(steps, std::max<std::size_t>(1, steps / 10)); i < steps; ++i)
+  for (std::size_t i = steps - std::min(steps, std::max<std::size_t>(1, steps / 10)); i < steps;
+       ++i)
     last.push_back(of.run.steps[i].loss);
   return {.value = mean_finite(last)};
 }
@@ -138,7 +146,7 @@ Estimate steps_per_epoch(const Reading& of) {
               last.epoch > 0 ? std::round(static_cast<double>(last.step) / last.epoch) : kUnknown};
 }
 
-Estimate last_evaluation(const Reading& of, double EvaluationRow::* field) {
+Estimate last_evaluation(const Reading& of, double EvaluationRow::*field) {
   return {.value = of.run.evaluations.empty() ? kUnknown : of.run.evaluations.back().*field};
 }
 
@@ -152,7 +160,7 @@ Estimate evaluation_rate(const Reading& of) {
   return {.value = seconds > 0 ? samples / seconds : kUnknown};
 }
 
-Estimate most_memory(const Reading& of, double StepRow::* field, double TimingRow::* timing) {
+Estimate most_memory(const Reading& of, double StepRow::*field, double TimingRow::*timing) {
   double most = kUnknown;
   for (const StepRow& row : of.run.steps) {
     if (row.*field > 0) most = std::fmax(most, row.*field);
@@ -182,15 +190,14 @@ Estimate planned_on_host(const Reading& of) {
                                number_at(of.run.plan, "memory.host_pageable_bytes"))};
 }
 
-Estimate gpu_figure(const Reading& of, double MemoryRange::* figure, bool added) {
+Estimate gpu_figure(const Reading& of, double MemoryRange::*figure, bool added) {
   if (added && (of.on_cpu || of.run.gpus_before_mib.empty())) return {.value = kUnknown};
-  const MemoryRange range =
-      added ? gpu_memory(of.run.gpus, of.ranks, of.run.gpus_before_mib)
-            : gpu_memory(of.run.gpus, of.ranks);
+  const MemoryRange range = added ? gpu_memory(of.run.gpus, of.ranks, of.run.gpus_before_mib)
+                                  : gpu_memory(of.run.gpus, of.ranks);
   return {.value = range.*figure};
 }
 
-Estimate cpu_figure(const Reading& of, double MemoryRange::* figure) {
+Estimate cpu_figure(const Reading& of, double MemoryRange::*figure) {
   std::vector<double> values;
   for (const CpuSample& sample : of.run.cpu) values.push_back(sample.resident_mib);
   return {.value = range_of(values).*figure};

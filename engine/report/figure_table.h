@@ -44,25 +44,29 @@ struct MemoryRange {
 [[nodiscard]] double mean_finite(const std::vector<double>& values);
 
 // Figures of a run; kUnknown where the run does not tell one.
-[[nodiscard]] Estimate step_median(const Reading& of, double StepRow::* field);
-[[nodiscard]] Estimate step_estimate(const Reading& of, double StepRow::* field);
+[[nodiscard]] Estimate step_median(const Reading& of, double StepRow::*field);
+[[nodiscard]] Estimate step_estimate(const Reading& of, double StepRow::*field);
 [[nodiscard]] Estimate steps_per_second(const Reading& of);
 [[nodiscard]] Estimate train_seconds(const Reading& of);
 [[nodiscard]] Estimate final_loss(const Reading& of);
 [[nodiscard]] Estimate not_finite_steps(const Reading& of);
 [[nodiscard]] Estimate skipped_steps(const Reading& of);
 [[nodiscard]] Estimate steps_per_epoch(const Reading& of);
-[[nodiscard]] Estimate last_evaluation(const Reading& of, double EvaluationRow::* field);
+[[nodiscard]] Estimate last_evaluation(const Reading& of, double EvaluationRow::*field);
 [[nodiscard]] Estimate evaluation_rate(const Reading& of);
 /// The most that a step or a rank's timing says.
-[[nodiscard]] Estimate most_memory(const Reading& of, double StepRow::* field,
-                                   double TimingRow::* timing);
+[[nodiscard]] Estimate most_memory(const Reading& of, double StepRow::*field,
+                                   double TimingRow::*timing);
 /// Share of the steps behind the warm-up in which ranks wait for each other.
 [[nodiscard]] Estimate exposed_share(const Reading& of);
+<<<<<<< HEAD
 /// Counts all ranks, by plan.
+=======
+/// What all ranks keep on the host, by plan.
+>>>>>>> figures
 [[nodiscard]] Estimate planned_on_host(const Reading& of);
-[[nodiscard]] Estimate gpu_figure(const Reading& of, double MemoryRange::* figure, bool added);
-[[nodiscard]] Estimate cpu_figure(const Reading& of, double MemoryRange::* figure);
+[[nodiscard]] Estimate gpu_figure(const Reading& of, double MemoryRange::*figure, bool added);
+[[nodiscard]] Estimate cpu_figure(const Reading& of, double MemoryRange::*figure);
 
 /// A figure: a row of a report, a key of JSON and CSV, a column of the benches.
 struct Figure {
@@ -78,12 +82,22 @@ struct Figure {
 
 /// Figures of a run in the order of the report, then those of benches.
 inline constexpr Figure kFigures[] = {
-    {"samples_per_s", "samples/s, median", Unit::per_second, true,
-     [](const Reading& of) { return step_estimate(of, &StepRow::samples_per_s); }, {}, true},
+    {"samples_per_s",
+     "samples/s, median",
+     Unit::per_second,
+     true,
+     [](const Reading& of) { return step_estimate(of, &StepRow::samples_per_s); },
+     {},
+     true},
     {"tokens_per_s", "tokens/s, median", Unit::per_second, true,
      [](const Reading& of) { return step_median(of, &StepRow::tokens_per_s); }},
-    {"step_s", "step, median", Unit::seconds, true,
-     [](const Reading& of) { return step_estimate(of, &StepRow::step_s); }, {}, true},
+    {"step_s",
+     "step, median",
+     Unit::seconds,
+     true,
+     [](const Reading& of) { return step_estimate(of, &StepRow::step_s); },
+     {},
+     true},
     {"planned_step_s", "step as planned", Unit::seconds, true, nullptr, "step_s"},
     {"mfu", "MFU, median", Unit::share, true,
      [](const Reading& of) { return step_median(of, &StepRow::mfu); }},
@@ -95,9 +109,7 @@ inline constexpr Figure kFigures[] = {
     {"not_finite", "steps with a loss not finite", Unit::count, true, not_finite_steps},
     {"skipped_steps", "", Unit::count, true, skipped_steps},
     {"memory_peak", "memory allocated, peak", Unit::bytes, true,
-     [](const Reading& of) {
-       return most_memory(of, &StepRow::memory_bytes, &TimingRow::peak);
-     }},
+     [](const Reading& of) { return most_memory(of, &StepRow::memory_bytes, &TimingRow::peak); }},
     {"memory_reserved", "memory reserved", Unit::bytes, true,
      [](const Reading& of) {
        return most_memory(of, &StepRow::reserved_bytes, &TimingRow::reserved);
@@ -182,7 +194,11 @@ class Figures {
   std::array<Estimate, kFigureCount> values_;
 };
 
+<<<<<<< HEAD
 /// Reads what a run or its plan tells.
+=======
+/// Figures that a run or its plan tells.
+>>>>>>> figures
 [[nodiscard]] Figures read_figures(const Reading& of);
 /// "2,610 [2,580, 2,640]", "-".
 [[nodiscard]] std::string figure_words(const Figure& figure, const Estimate& value);

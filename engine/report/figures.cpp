@@ -207,8 +207,7 @@ std::string first_sentence(const RunFigures& f) {
         fmt::format("; {} of a step: {}", share_words(f.lost.front().share), f.lost.front().what);
   else if (f.mean_split.step_s > 0)
     text += "; no wait takes more than 2 % of a step";
-  if (not_finite > 0)
-    text += fmt::format(". The loss was not finite in {:.0f} steps", not_finite);
+  if (not_finite > 0) text += fmt::format(". The loss was not finite in {:.0f} steps", not_finite);
   if (!f.data.failure.is_null()) text += ". The run failed";
   return text + ".";
 }
@@ -246,8 +245,8 @@ RunFigures run_figures(RunData run, int ranks) {
   f.device = device_of(data);
   const std::vector<const StepRow*> steady = steady_steps(data);
   f.num_steady = steady.size();
-  f.figures = read_figures(
-      {.run = data, .steady = steady, .ranks = f.ranks, .on_cpu = f.device == "CPU"});
+  f.figures =
+      read_figures({.run = data, .steady = steady, .ranks = f.ranks, .on_cpu = f.device == "CPU"});
   if (!data.steps.empty()) f.last_step = data.steps.back().step;
   split_ranks(f);
   find_lost_time(f);

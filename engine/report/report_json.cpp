@@ -60,14 +60,10 @@ Json traced_json(const std::optional<TracedSteps>& traced) {
 
 Json run_json(const RunFigures& run) {
   const RunData& data = run.data;
-  Json json = {{"name", run.label},
-               {"path", data.path.string()},
-               {"sentence", run.sentence},
-               {"model", text(data.plan, "model")},
-               {"ranks", run.ranks},
-               {"device", run.device},
-               {"last_step", run.last_step},
-               {"steady_steps", run.num_steady}};
+  Json json = {{"name", run.label},          {"path", data.path.string()},
+               {"sentence", run.sentence},   {"model", text(data.plan, "model")},
+               {"ranks", run.ranks},         {"device", run.device},
+               {"last_step", run.last_step}, {"steady_steps", run.num_steady}};
   for (const Figure& figure : kFigures) {
     if (!figure.in_report) continue;
     const Estimate& value = run.figures.at(static_cast<std::size_t>(&figure - kFigures));

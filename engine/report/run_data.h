@@ -194,7 +194,7 @@ struct RunData {
   int trace_steps = 0;            ///< of the recipe: steps of a window; 0: none is traced
   std::string trace_output = {};  ///< of the recipe: folder of traces; empty: traces/
   std::vector<GpuSample> gpus;    ///< of the first host
-  // For a run of a bench.
+  // A bench knows these of its runs.
   double program_s = kUnknown;                ///< from the start of the program to its end
   std::vector<double> gpus_before_mib = {};   ///< what each GPU held before the start
   std::vector<CpuSample> cpu;     ///< of the first host

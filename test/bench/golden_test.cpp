@@ -61,10 +61,11 @@ void write_run(const std::filesystem::path& folder, int n, int steps) {
       timings.replace(at, none.size(), R"("peak":9900000)");
     spit(folder / "ranks" / rank, timings);
   }
-  spit(folder / "memory.csv",
-       "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
-       "2026/11/23 09:42:33.587, 0, GPU, 100, 32768\n2026/11/23 09:42:33.587, 1, GPU, 50, 32768\n"
-       "2026/11/23 09:42:34.587, 0, GPU, 900, 32768\n2026/11/23 09:42:34.587, 1, GPU, 800, 32768\n");
+  spit(
+      folder / "memory.csv",
+      "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
+      "2026/11/23 09:42:33.587, 0, GPU, 100, 32768\n2026/11/23 09:42:33.587, 1, GPU, 50, 32768\n"
+      "2026/11/23 09:42:34.587, 0, GPU, 900, 32768\n2026/11/23 09:42:34.587, 1, GPU, 800, 32768\n");
   spit(folder / "environment.json",
        R"({"build":"dstrain","system":"Linux","gpu_names":["NVIDIA H100"],"world_size":2})");
   std::string recipe = slurp("recipes/quickstart.yaml");
@@ -107,8 +108,8 @@ TEST_CASE("the report of a run with every figure is that of test/golden/bench", 
   const TempDir dir;
   write_run(dir / "first", 1, 100);
   write_run(dir / "second", 2, 100);
-  report::Report report = report::make_report(
-      {report::read_run(dir / "first"), report::read_run(dir / "second")}, {});
+  report::Report report =
+      report::make_report({report::read_run(dir / "first"), report::read_run(dir / "second")}, {});
   for (report::RunFigures& run : report.runs) run.data.path = run.label;
   check_golden("report.txt",
                text_of(report::make_document(report, false)) + report::report_json(report));

@@ -290,8 +290,7 @@ TEST_CASE("a search whose order does not hold says which rows change places", "[
         "2 ranks: the measured order is the predicted one, but for differences below 1 %.");
   step_s(results[2]) = 0.3;
   // The recipe's own layout takes its place by what its plan says.
-  results.push_back(
-      {.result = named("own", 1), .way = {.ranks = 2, .strong = true, .search = 0}});
+  results.push_back({.result = named("own", 1), .way = {.ranks = 2, .strong = true, .search = 0}});
   results.back().result.figures["planned_step_s"].value = 0.15;
   step_s(results.back()) = 0.25;
   CHECK(sentence() == "2 ranks: the measured order differs: row 2 is 20.0 % faster than own.");

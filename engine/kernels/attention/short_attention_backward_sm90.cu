@@ -388,7 +388,7 @@ void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStrea
     const auto kernel = args.sums.query == nullptr
                             ? short_attention_backward_kernel<T, kWidth, false>
                             : short_attention_backward_kernel<T, kWidth, true>;
-    allow_shared(kernel, bytes);
+    allow_shared(kernel, "short_attention_backward_sm90", bytes);
     const auto blocks = static_cast<unsigned>(args.forward.batch * args.forward.heads);
     if (blocks > 0) kernel<<<blocks, 2 * kThreads, bytes, stream>>>(args);
   });

@@ -178,7 +178,7 @@ void short_attention_sm90(const ShortAttention& args, cudaStream_t stream) {
     using Rows = Stored<T, kWidth>;
     const int rows = rounded(static_cast<int>(args.tokens), kTile);
     const auto bytes = static_cast<std::size_t>(2 * Rows::bytes(rows) + Rows::bytes(kRows));
-    allow_shared(short_attention_kernel<T, kWidth>, bytes);
+    allow_shared(short_attention_kernel<T, kWidth>, "short_attention_sm90", bytes);
     const auto blocks = static_cast<unsigned>(args.batch * args.heads);
     if (blocks > 0) short_attention_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
   });
