@@ -35,11 +35,7 @@ struct CaseRuns {
   std::vector<report::RunFigures> runs;
   std::string failure = {};  ///< why a repeat failed; empty: none did
 };
-<<<<<<< HEAD
-/// Figures of the steps that `count` leaves in a run.
-=======
 /// Reads a case; `count` leaves in a run the steps that count.
->>>>>>> figures
 [[nodiscard]] CaseRuns read_case(const BenchPlan& plan, const BenchLog& log, std::size_t index,
                                  const std::function<void(report::RunData&)>& count);
 /// Names of a case of `plan`, without figures.

@@ -59,11 +59,7 @@ struct MemoryRange {
                                    double TimingRow::*timing);
 /// Share of the steps behind the warm-up in which ranks wait for each other.
 [[nodiscard]] Estimate exposed_share(const Reading& of);
-<<<<<<< HEAD
-/// Counts all ranks, by plan.
-=======
 /// What all ranks keep on the host, by plan.
->>>>>>> figures
 [[nodiscard]] Estimate planned_on_host(const Reading& of);
 [[nodiscard]] Estimate gpu_figure(const Reading& of, double MemoryRange::*figure, bool added);
 [[nodiscard]] Estimate cpu_figure(const Reading& of, double MemoryRange::*figure);
@@ -194,11 +190,7 @@ class Figures {
   std::array<Estimate, kFigureCount> values_;
 };
 
-<<<<<<< HEAD
-/// Reads what a run or its plan tells.
-=======
 /// Figures that a run or its plan tells.
->>>>>>> figures
 [[nodiscard]] Figures read_figures(const Reading& of);
 /// "2,610 [2,580, 2,640]", "-".
 [[nodiscard]] std::string figure_words(const Figure& figure, const Estimate& value);
