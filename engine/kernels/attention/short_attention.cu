@@ -425,9 +425,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   extern __shared__ __align__(16) char shared[];
   const std::int64_t block = blockIdx.x / 2;
   if (blockIdx.x % 2 == 0) {
-    query_gradients<T, kWidth>(a, shared, block);
+    query_gradients<T, kWidth, kStaged>(a, shared, block);
   } else {
-    key_gradients<T, kWidth>(a, shared, block);
+    key_gradients<T, kWidth, kStaged>(a, shared, block);
   }
 }
 
