@@ -9,7 +9,9 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
+#include "engine/recipe/diagnostics.h"
 #include "engine/recipe/text.h"
+#include "engine/recipe/tree.h"
 
 namespace dstrain {
 namespace {

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/recipe/diagnostics.h"
-#include "engine/recipe/tree.h"
-
 namespace dstrain {
+
+struct Node;
+class Diagnostics;
 
 /// The key of a recipe that holds its variants: "variants: { zero2: { batch: { micro: 64 } } }".
 /// Recipe X.yaml with variant V is also the recipe X_V.yaml, a file that need not be there.
