@@ -24,6 +24,10 @@ target_compile_options(dstrain_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings -Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr>)
 # g++ 12 takes std::string's operator+ for an overlapping copy when it optimises (GCC bug 105651).
 target_compile_options(dstrain_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+# g++ 13 takes what a function returns of its argument for a reference to a temporary.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  target_compile_options(dstrain_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
+endif()
 target_include_directories(dstrain_options INTERFACE ${CMAKE_SOURCE_DIR})
 
 if(DSTRAIN_SANITIZE STREQUAL "address")

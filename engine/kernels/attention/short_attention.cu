@@ -267,7 +267,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
 #pragma unroll
     for (float& x : total) x = quad_sum(x);
-    Rows<T, kWidth, kStaged>::store(out, sums, 1 / total[0], 1 / total[1], tile * kTile, tokens, room);
+    Rows<T, kWidth, kStaged>::store(out, sums, 1 / total[0], 1 / total[1], tile * kTile, tokens,
+                                    room);
     if (lane.column == 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -301,7 +302,8 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
   for (int tile = lane.warp; tile < tiles; tile += kWarps) {
     Left rows[kWidth / kTile], grads[kWidth / kTile];
     RowFacts facts[2] = {};
-    const Rows<T, kWidth, kStaged> own_out(out, tile * kTile, tokens), own_grad(grad, tile * kTile, tokens);
+    const Rows<T, kWidth, kStaged> own_out(out, tile * kTile, tokens),
+        own_grad(grad, tile * kTile, tokens);
     own_out.to(rows, room);
     own_grad.to(grads, room);
 #pragma unroll
@@ -343,8 +345,8 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
       }
       add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
     }
-    Rows<T, kWidth, kStaged>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
-                            room);
+    Rows<T, kWidth, kStaged>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile,
+                                    tokens, room);
   }
 }
 
@@ -412,8 +414,8 @@ __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std
       add_weighted_rows<T, kWidth>(value_sums, Left::of<T>(scores), tile_grads);
       add_weighted_rows<T, kWidth>(key_sums, Left::of<T>(score_grads), tile_queries);
     }
-    Rows<T, kWidth, kStaged>::store(key_result, key_sums, a.forward.scale, a.forward.scale, tile * kTile,
-                            tokens, room);
+    Rows<T, kWidth, kStaged>::store(key_result, key_sums, a.forward.scale, a.forward.scale,
+                                    tile * kTile, tokens, room);
     Rows<T, kWidth, kStaged>::store(value_result, value_sums, 1, 1, tile * kTile, tokens, room);
   }
 }
