@@ -138,6 +138,8 @@ class Wandb final : public MetricsSink {
   template <class Metrics>
   void take(const Metrics& metrics, std::span<const Metric<Metrics>> table, const char* kind) {
     if (!open_) return;
+    if (metrics.step != step_) write_history();
+    step_ = metrics.step;
     WandbFile::Items items;
     for (const Metric<Metrics>& row : table) {
       if (row.name == "step") continue;
@@ -150,14 +152,24 @@ class Wandb final : public MetricsSink {
           row.value);
     }
     for (const auto& [key, json] : items) summary_[key] = json;
-    const double now_s = unix_time_s();
-    items.emplace_back("_step", fmt::format("{}", metrics.step));
-    items.emplace_back("_runtime", number_json(now_s - start_s_));
-    items.emplace_back("_timestamp", number_json(now_s));
-    file_.history(metrics.step, items);
+    history_.insert(history_.end(), items.begin(), items.end());
+    history_s_ = unix_time_s();
+  }
+
+  /// All of a step is one record: W&B gives a second one of the same step the next number, and all
+  /// that follow.
+  void write_history() {
+    if (history_.empty()) return;
+    WandbFile::Items items = std::move(history_);
+    history_.clear();
+    items.emplace_back("_step", fmt::format("{}", step_));
+    items.emplace_back("_runtime", number_json(history_s_ - start_s_));
+    items.emplace_back("_timestamp", number_json(history_s_));
+    file_.history(step_, items);
   }
 
   void end(int exit_code) {
+    write_history();
     WandbFile::Items items(summary_.begin(), summary_.end());
     std::string text = "{";
     for (const auto& [key, json] : items)
@@ -175,6 +187,9 @@ class Wandb final : public MetricsSink {
   WandbFile file_;
   bool open_ = false;
   double start_s_ = 0;
+  std::int64_t step_ = -1;
+  WandbFile::Items history_;  ///< those of step_, not yet written
+  double history_s_ = 0;      ///< when the last of them came
   std::map<std::string, std::string> summary_;
   std::unique_ptr<WandbSync> sync_;  ///< online only
 };

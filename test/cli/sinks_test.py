@@ -72,7 +72,8 @@ def check_sent(file):
     with WandbServer() as server:
         send(server, file.parent)
         lines = server.history[file.stem.removeprefix("run-")]
-        assert [lines[number]["_step"] for number in sorted(lines)] == steps_of(read_records(file))
+        sent, written = [lines[number]["_step"] for number in sorted(lines)], steps_of(read_records(file))
+        assert sent == written, (sent, written)
 
 
 def check_resume(folder):
