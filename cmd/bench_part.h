@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "cmd/bench_cell.h"
@@ -42,8 +43,7 @@ class BenchPart {
 void require_different(std::size_t values, std::size_t different, const char* what);
 template <class Values>
 void require_once(const Values& values, const char* what) {
-  std::map<typename Values::value_type, int> seen;
-  for (const auto& value : values) seen[value] = 1;
+  const std::set<typename Values::value_type> seen(values.begin(), values.end());
   require_different(values.size(), seen.size(), what);
 }
 

@@ -257,11 +257,7 @@ std::vector<fs::path> recipes_below(const fs::path& folder) {
   std::vector<fs::path> recipes;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".yaml") continue;
-    const std::vector<std::string> variants = variants_of(entry.path());
-    for (const std::string& variant : variants)
-      recipes.push_back(entry.path().parent_path() /
-                        fmt::format("{}_{}.yaml", entry.path().stem().string(), variant));
-    if (variants.empty()) recipes.push_back(entry.path());
+    for (fs::path& path : recipe_paths(entry.path())) recipes.push_back(std::move(path));
   }
   std::ranges::sort(recipes);
   return recipes;

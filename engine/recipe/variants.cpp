@@ -46,6 +46,24 @@ void put_over(Node& base, Node& variant) {
   }
 }
 
+/// X.yaml and V of X_V.yaml, and the variants that X.yaml has.
+struct NamedVariant {
+  VariantPath path;
+  std::vector<std::string> all;
+};
+/// Nothing where X.yaml is missing or has no variants.
+std::optional<NamedVariant> named_variant(const fs::path& path) {
+  const std::string name = path.stem().string();
+  const auto cut = name.rfind('_');
+  if (path.extension() != ".yaml" || cut == std::string::npos || cut == 0) return std::nullopt;
+  VariantPath meant = {.file = path.parent_path() / (name.substr(0, cut) + ".yaml"),
+                       .variant = name.substr(cut + 1)};
+  if (meant.variant.empty() || path_kind(meant.file) != PathKind::file) return std::nullopt;
+  std::vector<std::string> all = variants_of(meant.file);
+  if (all.empty()) return std::nullopt;
+  return NamedVariant{.path = std::move(meant), .all = std::move(all)};
+}
+
 }  // namespace
 
 std::vector<std::string> take_variant(Node& root, const std::string& variant,
@@ -53,7 +71,7 @@ std::vector<std::string> take_variant(Node& root, const std::string& variant,
   std::vector<std::string> names;
   Entry* found = find_entry(root, kVariants);
   if (found == nullptr) return names;
-  const Entry all = *found;
+  Entry all = *found;
   std::erase_if(root.entries, [](const Entry& entry) { return entry.key == kVariants; });
   if (all.value.kind != Node::Kind::map) {
     if (all.value.kind != Node::Kind::refused)
@@ -62,15 +80,14 @@ std::vector<std::string> take_variant(Node& root, const std::string& variant,
     return names;
   }
   if (all.value.entries.size() > kMaxVariants) {
-    diagnostics.error(all.place, kVariants,
-                      fmt::format("{} variants; a recipe has at most {}",
-                                  all.value.entries.size(), kMaxVariants),
-                      "write a second recipe");
+    diagnostics.error(
+        all.place, kVariants,
+        fmt::format("{} variants; a recipe has at most {}", all.value.entries.size(), kMaxVariants),
+        "write a second recipe");
     return names;
   }
   Node* chosen = nullptr;
-  std::vector<Entry> entries = all.value.entries;
-  for (Entry& entry : entries) {
+  for (Entry& entry : all.value.entries) {
     names.push_back(entry.key);
     const std::string path = fmt::format("{}.{}", kVariants, shown(entry.key));
     if (!is_variant_name(entry.key))
@@ -106,23 +123,24 @@ std::vector<std::string> variants_of(const fs::path& file) {
   }
 }
 
+std::vector<fs::path> recipe_paths(const fs::path& file) {
+  std::vector<fs::path> paths;
+  for (const std::string& variant : variants_of(file))
+    paths.push_back(file.parent_path() / fmt::format("{}_{}.yaml", file.stem().string(), variant));
+  if (paths.empty()) paths.push_back(file);
+  return paths;
+}
+
 std::optional<VariantPath> meant_variant(const fs::path& path) {
-  const std::string name = path.stem().string();
-  const auto cut = name.rfind('_');
-  if (path.extension() != ".yaml" || cut == std::string::npos || cut == 0) return std::nullopt;
-  VariantPath meant = {.file = path.parent_path() / (name.substr(0, cut) + ".yaml"),
-                       .variant = name.substr(cut + 1)};
-  if (meant.variant.empty() || path_kind(meant.file) != PathKind::file ||
-      variants_of(meant.file).empty())
-    return std::nullopt;
-  return meant;
+  std::optional<NamedVariant> named = named_variant(path);
+  return named ? std::optional(std::move(named->path)) : std::nullopt;
 }
 
 std::optional<VariantPath> find_variant(const fs::path& path) {
-  std::optional<VariantPath> found = meant_variant(path);
-  if (!found) return std::nullopt;
-  const std::vector<std::string> names = variants_of(found->file);
-  return std::ranges::find(names, found->variant) == names.end() ? std::nullopt : found;
+  std::optional<NamedVariant> named = named_variant(path);
+  if (!named || std::ranges::find(named->all, named->path.variant) == named->all.end())
+    return std::nullopt;
+  return std::move(named->path);
 }
 
 }  // namespace dstrain

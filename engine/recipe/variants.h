@@ -32,6 +32,10 @@ struct VariantPath {
 /// Names of the variants of a recipe file, in its order; none where the file cannot be read.
 [[nodiscard]] std::vector<std::string> variants_of(const std::filesystem::path& file);
 
+/// Paths by which a recipe file is read: one for each variant, which need not be a file, or its own
+/// where it has none.
+[[nodiscard]] std::vector<std::filesystem::path> recipe_paths(const std::filesystem::path& file);
+
 /// Takes `variants` out of the tree and puts the values of `variant` (empty: none) in the place of
 /// the recipe's: maps key by key, anything else whole. Reports what is no map of maps, a variant in
 /// a variant, and a variant that is not there, with those that are. Returns all names.

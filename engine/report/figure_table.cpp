@@ -190,17 +190,16 @@ Estimate planned_on_host(const Reading& of) {
                                number_at(of.run.plan, "memory.host_pageable_bytes"))};
 }
 
-Estimate gpu_figure(const Reading& of, double MemoryRange::*figure, bool added) {
-  if (added && (of.on_cpu || of.run.gpus_before_mib.empty())) return {.value = kUnknown};
-  const MemoryRange range = added ? gpu_memory(of.run.gpus, of.ranks, of.run.gpus_before_mib)
-                                  : gpu_memory(of.run.gpus, of.ranks);
-  return {.value = range.*figure};
-}
-
-Estimate cpu_figure(const Reading& of, double MemoryRange::*figure) {
-  std::vector<double> values;
-  for (const CpuSample& sample : of.run.cpu) values.push_back(sample.resident_mib);
-  return {.value = range_of(values).*figure};
+Reading reading_of(const RunData& run, const std::vector<const StepRow*>& steady, int ranks,
+                   bool on_cpu) {
+  Reading of = {.run = run, .steady = steady, .ranks = ranks};
+  of.gpu = gpu_memory(run.gpus, ranks);
+  if (!on_cpu && !run.gpus_before_mib.empty())
+    of.gpu_added = gpu_memory(run.gpus, ranks, run.gpus_before_mib);
+  std::vector<double> resident;
+  for (const CpuSample& sample : run.cpu) resident.push_back(sample.resident_mib);
+  of.cpu = range_of(resident);
+  return of;
 }
 
 Figures read_figures(const Reading& of) {

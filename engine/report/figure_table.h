@@ -22,14 +22,6 @@ enum class Unit {
   mib
 };
 
-/// What figures are read from.
-struct Reading {
-  const RunData& run;
-  const std::vector<const StepRow*>& steady;  ///< steady_steps() of it
-  int ranks = 0;
-  bool on_cpu = false;
-};
-
 /// Lowest, mean and highest of samples over the time of a run, in MiB.
 struct MemoryRange {
   double min = kUnknown;
@@ -40,6 +32,18 @@ struct MemoryRange {
 /// the most; less what each held `before`, where that is given.
 [[nodiscard]] MemoryRange gpu_memory(std::vector<GpuSample> samples, int gpus,
                                      const std::vector<double>& before = {});
+
+/// What figures are read from.
+struct Reading {
+  const RunData& run;
+  const std::vector<const StepRow*>& steady;  ///< steady_steps() of it
+  int ranks = 0;
+  // Memory over the time of the run: of GPUs, what they held more than before, of the host.
+  MemoryRange gpu = {}, gpu_added = {}, cpu = {};
+};
+[[nodiscard]] Reading reading_of(const RunData& run, const std::vector<const StepRow*>& steady,
+                                 int ranks, bool on_cpu);
+
 /// Mean of those that are finite; kUnknown where none is.
 [[nodiscard]] double mean_finite(const std::vector<double>& values);
 
@@ -61,8 +65,6 @@ struct MemoryRange {
 [[nodiscard]] Estimate exposed_share(const Reading& of);
 /// What all ranks keep on the host, by plan.
 [[nodiscard]] Estimate planned_on_host(const Reading& of);
-[[nodiscard]] Estimate gpu_figure(const Reading& of, double MemoryRange::*figure, bool added);
-[[nodiscard]] Estimate cpu_figure(const Reading& of, double MemoryRange::*figure);
 
 /// A figure: a row of a report, a key of JSON and CSV, a column of the benches.
 struct Figure {
@@ -120,24 +122,18 @@ inline constexpr Figure kFigures[] = {
     {"evaluation_samples_per_s", "", Unit::per_second, false, evaluation_rate},
     {"steps_per_epoch", "", Unit::number, false, steps_per_epoch},
     {"exposed_comm_share", "", Unit::share, false, exposed_share},
-    {"gpu_min", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::min, false); }},
-    {"gpu_mean", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::mean, false); }},
-    {"gpu_peak", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::peak, false); }},
+    {"gpu_min", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.gpu.min}; }},
+    {"gpu_mean", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.gpu.mean}; }},
+    {"gpu_peak", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.gpu.peak}; }},
     {"gpu_added_min", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::min, true); }},
+     [](const Reading& of) { return Estimate{of.gpu_added.min}; }},
     {"gpu_added_mean", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::mean, true); }},
+     [](const Reading& of) { return Estimate{of.gpu_added.mean}; }},
     {"gpu_added_peak", "", Unit::mib, false,
-     [](const Reading& of) { return gpu_figure(of, &MemoryRange::peak, true); }},
-    {"cpu_min", "", Unit::mib, false,
-     [](const Reading& of) { return cpu_figure(of, &MemoryRange::min); }},
-    {"cpu_mean", "", Unit::mib, false,
-     [](const Reading& of) { return cpu_figure(of, &MemoryRange::mean); }},
-    {"cpu_peak", "", Unit::mib, false,
-     [](const Reading& of) { return cpu_figure(of, &MemoryRange::peak); }},
+     [](const Reading& of) { return Estimate{of.gpu_added.peak}; }},
+    {"cpu_min", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.cpu.min}; }},
+    {"cpu_mean", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.cpu.mean}; }},
+    {"cpu_peak", "", Unit::mib, false, [](const Reading& of) { return Estimate{of.cpu.peak}; }},
     {"device_planned", "", Unit::bytes, false, nullptr, "memory.total_bytes"},
     {"host_planned", "", Unit::bytes, false, planned_on_host},
     {"micro", "", Unit::number, false, nullptr, "batch.micro"},

@@ -245,8 +245,7 @@ RunFigures run_figures(RunData run, int ranks) {
   f.device = device_of(data);
   const std::vector<const StepRow*> steady = steady_steps(data);
   f.num_steady = steady.size();
-  f.figures =
-      read_figures({.run = data, .steady = steady, .ranks = f.ranks, .on_cpu = f.device == "CPU"});
+  f.figures = read_figures(reading_of(data, steady, f.ranks, f.device == "CPU"));
   if (!data.steps.empty()) f.last_step = data.steps.back().step;
   split_ranks(f);
   find_lost_time(f);

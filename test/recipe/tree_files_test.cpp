@@ -9,16 +9,12 @@
 
 namespace dstrain {
 
-/// Those of a folder: one with variants by theirs, as files that are not there.
+/// Paths of the recipes of a folder.
 std::vector<std::filesystem::path> recipes_of(const std::string& folder) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".yaml") continue;
-    const std::vector<std::string> variants = variants_of(entry.path());
-    for (const std::string& variant : variants)
-      paths.push_back(entry.path().parent_path() /
-                      (entry.path().stem().string() + "_" + variant + ".yaml"));
-    if (variants.empty()) paths.push_back(entry.path());
+    for (std::filesystem::path& path : recipe_paths(entry.path())) paths.push_back(std::move(path));
   }
   return paths;
 }
