@@ -192,6 +192,20 @@ std::string render_differences(const std::vector<HostInspection>& hosts) {
   return text;
 }
 
+/// Which cards and driver one machine has, and whether ranks can use them.
+std::string first_line(const HostInspection& host) {
+  if (!host.inspection) return "";
+  const Inspection& at = *host.inspection;
+  if (at.gpu_nodes == 0 && at.gpus.empty()) return "no NVIDIA GPU: ranks run on the CPU\n\n";
+  if (at.driver.empty())
+    return fmt::format("{} GPUs and no driver that answers: they do not serve\n\n", at.gpu_nodes);
+  return fmt::format("{}, driver {} for CUDA up to {}.{}: {}\n\n", gpu_names(at), at.driver,
+                     at.driver_cuda / 1000, at.driver_cuda % 1000 / 10,
+                     !host.usable()         ? "they do not serve, see below"
+                     : at.gpus_visible == 0 ? "CUDA_VISIBLE_DEVICES hides them"
+                                            : "they serve");
+}
+
 std::vector<HostInspection> worst_first(std::vector<HostInspection> hosts) {
   std::stable_sort(hosts.begin(), hosts.end(),
                    [](const auto& a, const auto& b) { return badness(a) > badness(b); });
@@ -202,7 +216,8 @@ std::vector<HostInspection> worst_first(std::vector<HostInspection> hosts) {
 
 std::string doctor_text(const std::vector<HostInspection>& unsorted) {
   const std::vector<HostInspection> hosts = worst_first(unsorted);
-  std::string text = render_table(hosts);
+  std::string text = hosts.size() == 1 ? first_line(hosts.front()) : "";
+  text += render_table(hosts);
   for (const std::string& part : {render_findings(hosts), render_differences(unsorted)}) {
     if (!part.empty()) text += "\n" + part;
   }

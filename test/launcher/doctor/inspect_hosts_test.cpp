@@ -217,6 +217,25 @@ TEST_CASE("a slow connection does not make a clock wrong", "[launcher][doctor]")
   CHECK(host.findings[0].text == "clock is 2.6 s ahead of this machine's");
 }
 
+TEST_CASE("of one machine, cards and driver come first, and whether they serve",
+          "[launcher][doctor]") {
+  std::vector<HostInspection> here = {visited(machine("h1"))};
+  const std::string driver = here[0].inspection->driver;
+  const std::string text = doctor_text(here);
+  const std::string first = text.substr(0, text.find('\n'));
+  CHECK(first.find(here[0].inspection->gpus.front().name) != std::string::npos);
+  CHECK(first.find("driver " + driver) != std::string::npos);
+  here[0].findings = {{Level::error, "broken", "mend it"}};
+  CHECK(doctor_text(here).find("they do not serve, see below\n") != std::string::npos);
+  here[0].findings.clear();
+  here[0].inspection->driver.clear();
+  here[0].inspection->gpu_nodes = 4;
+  CHECK(doctor_text(here).starts_with("4 GPUs and no driver that answers: they do not serve\n"));
+  here[0].inspection->gpu_nodes = 0;
+  here[0].inspection->gpus.clear();
+  CHECK(doctor_text(here).starts_with("no NVIDIA GPU: ranks run on the CPU\n"));
+}
+
 TEST_CASE("the table shows bad hosts first, shared findings once, and differences",
           "[launcher][doctor]") {
   std::vector<HostInspection> hosts = {visited(machine("h1")), visited(machine("h2")),
