@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 
+#include "cmd/fitting_memory.h"
 #include "cmd/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
@@ -32,15 +32,7 @@ LoadedRecipe with_auto_layout(const std::string& recipe, const std::vector<std::
   const auto chosen = row["settings"].get<std::vector<std::string>>();
   print_error("--auto: {}; predicted {:.1f} ms a step\n", fmt::join(chosen, " "),
               row["step_s"].get<double>() * 1e3);
-  std::vector<std::string> all = overrides;
-  all.insert(all.end(), chosen.begin(), chosen.end());
-  LoadedRecipe loaded = load_recipe(recipe, all);
-  for (Origin& origin : loaded.origins) {
-    const bool set = std::ranges::any_of(
-        chosen, [&](const std::string& setting) { return setting.starts_with(origin.path + "="); });
-    if (set) origin.origin = "--auto";
-  }
-  return loaded;
+  return with_settings(recipe, overrides, chosen, "--auto");
 }
 
 }  // namespace dstrain

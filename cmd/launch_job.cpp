@@ -9,6 +9,7 @@
 
 #include "cmd/auto_layout.h"
 #include "cmd/engine_library.h"
+#include "cmd/fitting_memory.h"
 #include "cmd/host_options.h"
 #include "cmd/merge_run_traces.h"
 #include "cmd/needed_files.h"
@@ -84,7 +85,9 @@ int launch_job(const JobOptions& options) {
   int ranks = 0;
   launch.files = [&](int world_size) {
     ranks = world_size;
-    if (!options.search) return launcher::recipe_files(loaded, world_size);
+    if (!options.search)
+      return launcher::recipe_files(with_fitting_memory(loaded, options, world_size, elsewhere),
+                                    world_size);
     return launcher::recipe_files(with_auto_layout(options.recipe, options.overrides, world_size),
                                   world_size);
   };

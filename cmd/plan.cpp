@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/fit_proposals.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
@@ -73,6 +74,15 @@ PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
           fits};
 }
 
+/// On stderr, so that --json stays one object.
+void say_what_fits(const std::string& recipe, const PlanOptions& options) {
+  const bool on_cpu =
+      load_recipe(recipe, options.overrides).recipe.parallel.backend == Backend::gloo;
+  const FitReport report =
+      look_for_fit(recipe, options.overrides, options.ranks, plan_machine(options.machine, on_cpu));
+  print_error("error: {}\n  hint: {}\n", misfit_text(report), proposals_text(report));
+}
+
 /// The words of a job in the place of recipes.
 void take_plan_words(PlanOptions& options, bool ranks_given) {
   if (ranks_given)
@@ -88,7 +98,6 @@ void take_plan_words(PlanOptions& options, bool ranks_given) {
 
 int plan(const PlanOptions& options) {
   if (options.search) return plan_auto(options);
-  constexpr int kDoesNotFit = 1;
   const bool list = options.json && options.recipes.size() > 1;
   bool fits = true;
   for (std::size_t i = 0; i < options.recipes.size(); ++i) {
@@ -97,9 +106,10 @@ int plan(const PlanOptions& options) {
     const PlanText plan = plan_of(options.recipes[i], options);
     print_text(plan.text);
     fits = fits && plan.fits;
+    if (!plan.fits) say_what_fits(options.recipes[i], options);
   }
   if (list) print_text("]\n");
-  return fits ? 0 : kDoesNotFit;
+  return fits ? 0 : exit_code(ErrorKind::usage);
 }
 
 Command add_plan(CLI::App& root) {
@@ -112,7 +122,8 @@ Command add_plan(CLI::App& root) {
       "micro-batches; batch.global stays as the recipe says. Rows by predicted time, then why the "
       "others are slower or do\n"
       "not fit.\n"
-      "Exit code 1: the step does not fit the memory of the machine.\n"
+      "Exit code 64: the step does not fit the memory of the machine; stderr then lists what "
+      "does.\n"
       "Examples:\n"
       "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
       "  dstrain plan vit-huge zero3 2 8 32 10\n"

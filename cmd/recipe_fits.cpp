@@ -1,13 +1,19 @@
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/fit_proposals.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_plan.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/program/known_gpus.h"
+#include "engine/program/measured_machine.h"
 #include "engine/recipe/load.h"
 
 namespace dstrain {
@@ -17,6 +23,8 @@ struct FitsOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   int ranks = 0;
+  bool memory = false;
+  std::string machine;
 };
 
 /// The fewest ranks that have all axes of the recipe.
@@ -36,6 +44,35 @@ int check_fits(const FitsOptions& options) {
   return 0;
 }
 
+/// One JSON object for `launch`, whatever comes out.
+int check_memory(const FitsOptions& options) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  const bool on_cpu = loaded.recipe.parallel.backend == Backend::gloo;
+  const std::string gpu = installed_gpu();
+  const bool known = find_gpu(gpu) != nullptr || find_rates(read_measured(measured_file()), gpu);
+  if (!on_cpu && options.machine.empty() && !known) {
+    const std::string unknown = gpu.empty()
+                                    ? "no GPU is seen here"
+                                    : "the rates of this machine's " + gpu + " are not known";
+    print_text(json_text(nlohmann::json{{"unknown", unknown}}) + "\n");
+    return 0;
+  }
+  const FitReport report = look_for_fit(options.recipe, options.overrides, options.ranks,
+                                        plan_machine({.name = options.machine}, on_cpu));
+  nlohmann::json answer = {{"fits", report.fits()},
+                           {"misfit", misfit_text(report)},
+                           {"proposals", proposals_text(report)},
+                           {"step_s", report.step_s},
+                           {"settings", nlohmann::json::array()}};
+  if (!report.proposals.empty()) {
+    answer["settings"] = report.proposals.front().settings;
+    answer["fitting_step_s"] = report.proposals.front().step_s;
+    answer["bytes"] = report.proposals.front().memory;
+  }
+  print_text(json_text(answer) + "\n");
+  return 0;
+}
+
 }  // namespace
 
 Command add_recipe_fits(CLI::App& root) {
@@ -47,7 +84,12 @@ Command add_recipe_fits(CLI::App& root) {
                   "Ranks in the world. Default: the fewest that the recipe's axes need.")
       ->check(number_in(1, 1 << 20));
   add_overrides(*app, options->overrides);
-  return {app, [options] { return check_fits(*options); }};
+  CLI::Option* memory = app->add_flag(
+      "--memory", options->memory,
+      "Say as JSON whether it fits the memory of a rank, and which settings make it fit.");
+  app->add_option("--machine", options->machine, "As of plan.")->needs(memory);
+  return {app,
+          [options] { return options->memory ? check_memory(*options) : check_fits(*options); }};
 }
 
 }  // namespace dstrain

@@ -127,7 +127,29 @@ def test_secrets(folder):
     expect_nothing_left(folder)
 
 
-for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_models_that_do_not_fit,
+def test_memory_of_a_plan(folder):
+    """What does not fit is refused before a rank starts, with settings that fit; --fit takes the fastest of them."""
+    wide = ["--set", "parallel.backend=gloo", "--set", "model.width=64", "--set", "model.mlp_width=256", "--set", "batch.global=256",
+            "--set", "batch.micro=128"]
+    whole = json.loads(run("plan", QUICKSTART, *TINY, *wide, "--ranks", 2, "--json").stdout)["memory"]["total_bytes"] / 2**30
+    least = json.loads(run("plan", QUICKSTART, *TINY, *wide, "--set", "batch.micro=1", "--ranks", 2, "--json").stdout)["memory"]["total_bytes"] / 2**30
+    assert least < whole
+    limited = [*wide, "--set", f"memory.limit={(least + whole) / 2}"]
+    for command in (["plan", QUICKSTART, *TINY, *limited, "--ranks", 2], ["launch", QUICKSTART, *TINY, *limited, "--ranks", 2],
+                    ["launch", QUICKSTART, *TINY, *limited, "--ranks", 2, "--dry-run"]):
+        done = run(*command, *([] if command[0] == "plan" else ["--set", f"run.output={folder / 'runs'}"]))
+        assert done.returncode == 64 and "a rank needs" in done.stderr and "--set batch.micro=" in done.stderr, (command, done)
+    expect_nothing_left(folder)
+    done = launch(folder, *limited, "--fit", "--dry-run")
+    assert done.returncode == 0 and "--fit: " in done.stderr, done
+    done = launch(folder, *limited, "--any-memory", "--dry-run")
+    assert done.returncode == 0, done
+    done = launch(folder, "--set", "memory.limit=0.0001")
+    assert done.returncode == 64 and "take more ranks" in done.stderr, done
+    expect_nothing_left(folder)
+
+
+for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_models_that_do_not_fit,
              test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_secrets):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))

@@ -1,0 +1,165 @@
+#include "cmd/fit_proposals.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "cmd/planned_model.h"
+#include "cmd/recipe_plan.h"
+#include "engine/base/units.h"
+#include "engine/program/recompute_choice.h"
+#include "engine/recipe/phases.h"
+
+namespace dstrain {
+namespace {
+
+struct PlannedMemory {
+  Bytes memory = 0, limit = 0;
+  double step_s = 0;  ///< of the longest phase
+};
+
+class FitSearch {
+ public:
+  FitSearch(std::string recipe, std::vector<std::string> overrides, int ranks, Machine machine)
+      : file_(std::move(recipe)),
+        overrides_(std::move(overrides)),
+        ranks_(ranks),
+        machine_(std::move(machine)) {
+    const LoadedRecipe loaded = load_recipe(file_, overrides_);
+    weights_ = with_known_sizes(loaded.recipe).model.weights;
+    recipe_ = loaded.recipe;
+  }
+
+  [[nodiscard]] PlannedMemory plan(const std::vector<std::string>& settings) const {
+    std::vector<std::string> all = overrides_;
+    all.insert(all.end(), settings.begin(), settings.end());
+    LoadedRecipe loaded = load_recipe(file_, all);
+    // Its note was printed once.
+    loaded.recipe.model.weights = weights_;
+    PlannedMemory most;
+    for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
+      const PlanReport report = plan_recipe(loaded, ranks_, machine_, phase).report;
+      most.memory = std::max(most.memory, report.step.ledger.total());
+      most.limit = report.machine.device_memory;
+      most.step_s = std::max(most.step_s, report.step.step_s);
+    }
+    return most;
+  }
+
+  [[nodiscard]] std::vector<FitProposal> proposals() const {
+    std::vector<FitProposal> found;
+    const auto add = [&found](std::optional<FitProposal> proposal) {
+      if (proposal) found.push_back(*std::move(proposal));
+      return proposal.has_value();
+    };
+    add(smaller_batch({}));
+    if (recipe_.memory.recompute == Recompute::none) add(fitting({kRecompute}));
+    for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMostStages; ++stage) {
+      if (add(at_least({fmt::format("parallel.zero.stage={}", stage)}))) break;
+    }
+    if (recipe_.memory.offload.optimizer == OffloadPlace::none)
+      add(at_least({"memory.offload.optimizer=pinned"}));
+    // By themselves too little, all of them together may do.
+    if (found.empty() && ranks_ > 1)
+      add(at_least({"parallel.zero.stage=3", "memory.offload.optimizer=pinned"}));
+    std::ranges::stable_sort(found, {}, &FitProposal::step_s);
+    return found;
+  }
+
+ private:
+  static constexpr const char* kRecompute = "memory.recompute=auto";
+  static constexpr int kMostStages = 3;
+
+  /// Nothing: it does not fit, or is no recipe for these ranks.
+  [[nodiscard]] std::optional<FitProposal> fitting(std::vector<std::string> settings) const {
+    try {
+      const PlannedMemory made = plan(settings);
+      const double kept = recipe_.memory.limit > 0 ? 0 : kMemoryReserve;
+      if (static_cast<double>(made.memory) > (1 - kept) * static_cast<double>(made.limit))
+        return std::nullopt;
+      return FitProposal{std::move(settings), made.memory, made.step_s};
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
+  /// The largest micro-batch below the recipe's that fits beside `settings`.
+  [[nodiscard]] std::optional<FitProposal> smaller_batch(
+      const std::vector<std::string>& settings) const {
+    std::optional<FitProposal> best;
+    int low = 1, high = recipe_.batch.micro - 1;
+    while (low <= high) {
+      const int middle = best ? low + (high - low) / 2 : low;
+      std::vector<std::string> smaller = settings;
+      smaller.push_back(fmt::format("batch.micro={}", middle));
+      if (auto found = fitting(std::move(smaller))) {
+        best = std::move(found);
+        low = middle + 1;
+      } else if (!best) {
+        return std::nullopt;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] std::optional<FitProposal> at_least(std::vector<std::string> settings) const {
+    if (auto alone = fitting(settings)) return alone;
+    if (recipe_.memory.recompute == Recompute::none) {
+      settings.emplace_back(kRecompute);
+      if (auto recomputed = fitting(settings)) return recomputed;
+    }
+    return smaller_batch(settings);
+  }
+
+  std::string file_;
+  std::vector<std::string> overrides_;
+  int ranks_;
+  Machine machine_;
+  std::string weights_;
+  Recipe recipe_;
+};
+
+std::string fit_gib(Bytes bytes) {
+  return fmt::format("{:.2f} GiB", std::ldexp(static_cast<double>(bytes), -30));
+}
+
+}  // namespace
+
+FitReport look_for_fit(const std::string& recipe, const std::vector<std::string>& overrides,
+                       int ranks, const Machine& machine) {
+  const FitSearch search(recipe, overrides, ranks, machine);
+  const PlannedMemory made = search.plan({});
+  FitReport report{.machine = machine.name,
+                   .needed = made.memory,
+                   .limit = made.limit,
+                   .step_s = made.step_s,
+                   .proposals = {}};
+  if (!report.fits()) report.proposals = search.proposals();
+  return report;
+}
+
+std::string misfit_text(const FitReport& report) {
+  return fmt::format("a rank needs {}, and has {} on {}", fit_gib(report.needed),
+                     fit_gib(report.limit), report.machine);
+}
+
+std::string proposals_text(const FitReport& report) {
+  if (report.proposals.empty())
+    return "neither a smaller batch.micro nor recomputation, ZeRO or states on the host make it "
+           "fit; take more ranks";
+  std::string text = "what fits, with memory of a rank and planned step:";
+  for (const FitProposal& proposal : report.proposals) {
+    text += fmt::format("\n    {:<64} {:>11} {:>9.1f} ms",
+                        fmt::format("--set {}", fmt::join(proposal.settings, " --set ")),
+                        fit_gib(proposal.memory), proposal.step_s * 1e3);
+  }
+  return text;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cmd/launch_job.h"
+#include "engine/recipe/load.h"
+
+namespace dstrain {
+
+/// The recipe for so many ranks, asked of the engine library before any starts: Error{usage} where
+/// a rank would not have the memory, with what fits, or, on CPUs that nobody asked for, where a
+/// step takes more than a minute. Under --fit with the fastest settings that fit, whose origin is
+/// "--fit". `elsewhere`: ranks run on other hosts, whose GPUs --machine names.
+[[nodiscard]] LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options,
+                                               int ranks, bool elsewhere);
+
+/// The recipe with settings put after `overrides`; `origin` says where they come from.
+[[nodiscard]] LoadedRecipe with_settings(const std::string& recipe,
+                                         std::vector<std::string> overrides,
+                                         const std::vector<std::string>& settings,
+                                         const std::string& origin);
+
+}  // namespace dstrain
