@@ -32,6 +32,16 @@ class FitSearch {
     const LoadedRecipe loaded = load_recipe(file_, overrides_);
     weights_ = with_known_sizes(loaded.recipe).model.weights;
     recipe_ = loaded.recipe;
+    const ParallelConfig& parallel = recipe_.parallel;
+    const int data_ranks = ranks_ / (parallel.pipeline * parallel.tensor * parallel.sequence);
+    // With fillers.
+    const auto samples = [&](int micro) {
+      const int each = micro * data_ranks;
+      return (recipe_.batch.global + each - 1) / each * each;
+    };
+    for (int micro = 1; data_ranks > 0 && micro < recipe_.batch.micro; ++micro) {
+      if (samples(micro) <= samples(recipe_.batch.micro)) smaller_.push_back(micro);
+    }
   }
 
   [[nodiscard]] PlannedMemory plan(const std::vector<std::string>& settings) const {
@@ -40,14 +50,14 @@ class FitSearch {
     LoadedRecipe loaded = load_recipe(file_, all);
     // Its note was printed once.
     loaded.recipe.model.weights = weights_;
-    PlannedMemory most;
+    PlannedMemory max;
     for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
       const PlanReport report = plan_recipe(loaded, ranks_, machine_, phase).report;
-      most.memory = std::max(most.memory, report.step.ledger.total());
-      most.limit = report.machine.device_memory;
-      most.step_s = std::max(most.step_s, report.step.step_s);
+      max.memory = std::max(max.memory, report.step.ledger.total());
+      max.limit = report.machine.device_memory;
+      max.step_s = std::max(max.step_s, report.step.step_s);
     }
-    return most;
+    return max;
   }
 
   [[nodiscard]] std::vector<FitProposal> proposals() const {
@@ -58,7 +68,7 @@ class FitSearch {
     };
     add(smaller_batch({}));
     if (recipe_.memory.recompute == Recompute::none) add(fitting({kRecompute}));
-    for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMostStages; ++stage) {
+    for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMaxStage; ++stage) {
       if (add(at_least({fmt::format("parallel.zero.stage={}", stage)}))) break;
     }
     if (recipe_.memory.offload.optimizer == OffloadPlace::none)
@@ -72,7 +82,7 @@ class FitSearch {
 
  private:
   static constexpr const char* kRecompute = "memory.recompute=auto";
-  static constexpr int kMostStages = 3;
+  static constexpr int kMaxStage = 3;
 
   /// Nothing: it does not fit, or is no recipe for these ranks.
   [[nodiscard]] std::optional<FitProposal> fitting(std::vector<std::string> settings) const {
@@ -91,19 +101,16 @@ class FitSearch {
   [[nodiscard]] std::optional<FitProposal> smaller_batch(
       const std::vector<std::string>& settings) const {
     std::optional<FitProposal> best;
-    int low = 1, high = recipe_.batch.micro - 1;
-    while (low <= high) {
-      const int middle = best ? low + (high - low) / 2 : low;
+    // Larger ones take more memory.
+    std::size_t low = 0, high = smaller_.size();
+    while (low < high) {
+      const std::size_t middle = best ? low + (high - low) / 2 : low;
       std::vector<std::string> smaller = settings;
-      smaller.push_back(fmt::format("batch.micro={}", middle));
-      if (auto found = fitting(std::move(smaller))) {
-        best = std::move(found);
-        low = middle + 1;
-      } else if (!best) {
-        return std::nullopt;
-      } else {
-        high = middle - 1;
-      }
+      smaller.push_back(fmt::format("batch.micro={}", smaller_[middle]));
+      auto found = fitting(std::move(smaller));
+      if (!found && !best) return std::nullopt;
+      (found ? low : high) = found ? middle + 1 : middle;
+      if (found) best = std::move(found);
     }
     return best;
   }
@@ -123,6 +130,7 @@ class FitSearch {
   Machine machine_;
   std::string weights_;
   Recipe recipe_;
+  std::vector<int> smaller_;  ///< batch.micro below the recipe's, without more fillers
 };
 
 std::string fit_gib(Bytes bytes) {

@@ -19,9 +19,7 @@
 namespace dstrain {
 namespace {
 
-constexpr double kLongStep = 60;  ///< seconds
-
-/// The answer of `fits --memory`; null where it gave none: the ranks say then what is wrong.
+/// The answer of `fits --memory`; null where it gave none: the ranks then say what is wrong.
 nlohmann::json asked_fit(const JobOptions& options, int ranks, const std::string& machine) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> command = {
@@ -32,17 +30,6 @@ nlohmann::json asked_fit(const JobOptions& options, int ranks, const std::string
   constexpr double kLongest = 60;  // seconds
   const auto text = output_of(command, kLongest);
   return text ? json_or_null(*text) : nlohmann::json();
-}
-
-/// Of CPUs, where there is no GPU and the recipe does not ask for CPUs.
-void refuse_long_step(const nlohmann::json& answer) {
-  const double step_s = answer.value("step_s", 0.0);
-  if (step_s <= kLongStep) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("no GPU was seen, and a step on the CPU takes about {:.0f} minutes",
-                          std::max(1.0, step_s / 60)),
-              "`dstrain doctor` says why there is no GPU; --set parallel.backend=gloo trains on "
-              "the CPU all the same");
 }
 
 }  // namespace
@@ -61,37 +48,28 @@ LoadedRecipe with_settings(const std::string& recipe, std::vector<std::string> o
 
 LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options, int ranks,
                                  bool elsewhere) {
-  if (options.any_memory || !options.rank_arguments.empty() || !has_engine_library()) return loaded;
-  const launcher::Machine here = launcher::probe_machine();
-  const bool asks_cpu = loaded.recipe.parallel.backend == Backend::gloo;
-  const bool on_cpu = asks_cpu || (!elsewhere && here.gpus == 0);
-  const bool unasked_cpu = on_cpu && !asks_cpu && !here.gpus_hidden && options.machine.empty();
-  const bool limited = loaded.recipe.memory.limit > 0;
-  if (unasked_cpu && options.launch.dry_run && !limited) return loaded;
-  if (on_cpu && !unasked_cpu && !limited && options.machine.empty()) return loaded;
-  if (elsewhere && options.machine.empty() && !limited) {
-    print_error(
-        "note: which GPUs the hosts have is not known here, their memory was not checked; "
-        "--machine NAME checks it\n");
+  if (!options.rank_arguments.empty() || !has_engine_library()) return loaded;
+  const bool on_cpu = loaded.recipe.parallel.backend == Backend::gloo ||
+                      (!elsewhere && launcher::probe_machine().gpus == 0);
+  const bool known = loaded.recipe.memory.limit > 0 || !options.machine.empty();
+  const auto unknown = [&](const std::string& what) {
+    if (options.fit)
+      throw Error(ErrorKind::usage, fmt::format("--fit: {}", what),
+                  "--machine NAME says which cards they have, memory.limit how much memory");
     return loaded;
-  }
+  };
+  if (!known && elsewhere) return unknown("the GPUs of other hosts are not known here");
+  if (!known && on_cpu) return unknown("ranks on the CPU share the memory of their host");
   const std::string machine = options.machine.empty() && on_cpu ? "cpu" : options.machine;
   const nlohmann::json answer = asked_fit(options, ranks, machine);
   if (!answer.is_object()) return loaded;
-  if (answer.contains("unknown")) {
-    print_error("note: {}; the memory of the GPUs was not checked\n",
-                answer["unknown"].get<std::string>());
-    return loaded;
-  }
-  if (unasked_cpu && !options.launch.dry_run) refuse_long_step(answer);
-  // A CPU's memory is an estimate.
-  if (answer["fits"].get<bool>() || (machine == "cpu" && !limited)) return loaded;
+  if (answer.contains("unknown")) return unknown(answer["unknown"].get<std::string>());
+  if (answer["fits"].get<bool>()) return loaded;
   const auto settings = answer["settings"].get<std::vector<std::string>>();
   if (!options.fit || settings.empty()) {
     throw Error(ErrorKind::usage, answer["misfit"].get<std::string>() + "; no rank was started",
-                fmt::format("{}\n    {}--any-memory starts it all the same",
-                            answer["proposals"].get<std::string>(),
-                            settings.empty() ? "" : "--fit takes the first of them; "));
+                answer["proposals"].get<std::string>() +
+                    (settings.empty() ? "" : "\n    --fit takes the first of them"));
   }
   print_error("--fit: {}; planned {:.2f} GiB a rank, {:.1f} ms a step\n", fmt::join(settings, " "),
               answer["bytes"].get<double>() / (1 << 30),

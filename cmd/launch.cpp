@@ -39,13 +39,10 @@ Command add_launch(CLI::App& root) {
                 "Where the recipe does not fit the memory of the GPUs: train with the fastest of "
                 "the settings that do, of a smaller\nbatch.micro, recomputation, ZeRO stages and "
                 "states on the host. batch.global stays.");
-  app->add_flag("--any-memory", options->any_memory,
-                "Start the ranks whatever the plan says about their memory, or about steps of "
-                "minutes on the CPU.");
   app->add_option("--machine", options->machine,
-                  "Which GPUs the hosts have, as of plan, for the check of their memory. Default: "
-                  "those of this machine where\nthe ranks run on it; those of other hosts are not "
-                  "checked.");
+                  "Which cards the ranks have, as of plan, to look at their memory before they "
+                  "start. Default: those of this machine\nwhere the ranks run on it; other hosts "
+                  "look at theirs when ranks start.");
   add_run_options(*app, options->launch);
   add_submit_options(*app, *submit);
   return {app, [options, submit, more] {

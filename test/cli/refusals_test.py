@@ -142,14 +142,25 @@ def test_memory_of_a_plan(folder):
     expect_nothing_left(folder)
     done = launch(folder, *limited, "--fit", "--dry-run")
     assert done.returncode == 0 and "--fit: " in done.stderr, done
-    done = launch(folder, *limited, "--any-memory", "--dry-run")
-    assert done.returncode == 0, done
+    done = launch(folder, *limited, "--hosts", "elsewhere.invalid:2", "--fit", "--set", "memory.limit=0", "--dry-run")
+    assert done.returncode == 64 and "--machine NAME" in done.stderr, done
     done = launch(folder, "--set", "memory.limit=0.0001")
     assert done.returncode == 64 and "take more ranks" in done.stderr, done
+    # Ranks that launch did not look at, as under torchrun, look themselves.
+    done = run("engine", QUICKSTART, *TINY, *limited, "--set", f"run.output={folder / 'runs'}")
+    assert done.returncode == 64 and "a rank needs" in done.stderr and "memory.limit is" in done.stderr, done
     expect_nothing_left(folder)
 
 
-for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_models_that_do_not_fit,
+def test_steps_of_minutes_on_a_cpu(folder):
+    """A model for GPUs does not start on a CPU that nobody asked for."""
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    done = run("engine", "recipes/vit/vit-huge_random_zero2.yaml", "--set", f"run.output={folder / 'runs'}", env=hidden)
+    assert done.returncode == 64 and "shows no GPU" in done.stderr and "parallel.backend: gloo" in done.stderr, done
+    expect_nothing_left(folder)
+
+
+for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_steps_of_minutes_on_a_cpu, test_models_that_do_not_fit,
              test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_secrets):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))

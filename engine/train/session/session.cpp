@@ -190,6 +190,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   record.enter(-1, "compare programs");
   compare_programs(world, record);
   // No rank takes memory before all have looked, as communicators are opened together.
+  require_memory(world, machine);
   require_host_memory(world);
   record.enter(-1, "open communicators");
   open_communicators(world, record);
@@ -226,6 +227,36 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);
+}
+
+/// What this rank is planned to hold fits its device, or memory.limit. On a CPU that the recipe does
+/// not ask for, a step ends within a minute or so.
+void Session::require_memory(const World& world, const Machine& machine) const {
+  const std::vector<Simulation> line =
+      simulate(strategy_->line, strategy_->layout, cost_, machine);
+  const auto stage =
+      static_cast<std::size_t>(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
+  const Bytes needed = line.at(stage).ledger.total();
+  const bool limited = recipe_.memory.limit > 0;
+  const Bytes limit = limited ? std::llround(std::ldexp(recipe_.memory.limit, 30))
+                              : device_.memory_bytes;
+  if ((limited || device_.is_cuda()) && needed > limit)
+    throw Error(ErrorKind::usage,
+                fmt::format("a rank needs {} by its plan, and {} {}", format_bytes(needed),
+                            limited ? "memory.limit is" : device_.name + " has",
+                            format_bytes(limit)),
+                fmt::format("`dstrain plan` with --ranks {} and --machine lists settings that fit; "
+                            "memory.limit: {:.0f} starts it all the same",
+                            world.size, std::ceil(std::ldexp(static_cast<double>(needed), -30))));
+  constexpr double kLongStep = 60;  // seconds
+  const double step_s = line.front().step_s;
+  if (!device_.is_cuda() && recipe_.parallel.backend == Backend::automatic && step_s > kLongStep)
+    throw Error(ErrorKind::usage,
+                fmt::format("this machine shows no GPU, and a step takes about {:.0f} minutes on "
+                            "its CPU",
+                            std::max(1.0, step_s / 60)),
+                "`dstrain doctor` says why there is no GPU; parallel.backend: gloo trains on the "
+                "CPU all the same");
 }
 
 /// What the ranks of this host offload fits into its memory, and without GPUs all that they hold,

@@ -102,6 +102,7 @@ class Session {
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.
   [[nodiscard]] int timed_every(const Machine& machine) const;
+  void require_memory(const World& world, const Machine& machine) const;
   void require_host_memory(const World& world) const;
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
   /// Rank of the world; it has the last block.
