@@ -4,6 +4,7 @@
 
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
+#include "engine/recipe/compute.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
 
@@ -11,9 +12,10 @@ namespace dstrain {
 
 AutoSearch search_recipe(const std::string& recipe, const std::vector<std::string>& overrides,
                          const MachineOptions& machine, const AutoOptions& options) {
-  const LoadedRecipe loaded = load_recipe(recipe, overrides);
+  LoadedRecipe loaded = load_recipe(recipe, overrides);
   for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
   const Machine rates = plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo);
+  settle_compute(loaded, rates.limits, rates.name);
   // Once, so that its note is printed once.
   const std::string weights = with_known_sizes(loaded.recipe).model.weights;
   const PlanSource source = {
@@ -21,7 +23,9 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
           [&](const std::vector<std::string>& settings) {
             std::vector<std::string> all = overrides;
             all.insert(all.end(), settings.begin(), settings.end());
-            return load_recipe(recipe, all).recipe;
+            Recipe own = load_recipe(recipe, all).recipe;
+            settle_compute(own, rates.limits, rates.name);
+            return own;
           },
       .cost =
           [&](const Recipe& own) {

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
+#include "engine/recipe/compute.h"
 #include "engine/recipe/phases.h"
 
 namespace dstrain {
@@ -50,6 +51,7 @@ struct PlannedStep {
 /// Step of one phase.
 PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine, int phase) {
   Recipe recipe = phase_recipe(whole, phase);
+  settle_compute(recipe, machine.limits, machine.name);
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
   const Splits splits = splits_of(recipe.parallel, mesh, 0);
   if (phase == 0) check_planned_phases(whole, splits);

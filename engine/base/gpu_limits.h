@@ -16,6 +16,9 @@ struct GpuLimits {
   bool warpgroups = false;                ///< wgmma, which 9.0 alone has
 };
 
+/// A CPU computes in each format.
+inline constexpr GpuLimits kCpuLimits = {.bf16_products = true, .fp8_products = true};
+
 /// Limits of a compute capability (CUDA C++ Programming Guide, table "Technical Specifications per
 /// Compute Capability"); those of the newest one known for later ones.
 [[nodiscard]] GpuLimits limits_of_capability(int major, int minor);

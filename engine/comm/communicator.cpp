@@ -85,6 +85,11 @@ std::unique_ptr<Communicator> make_by_backend(const std::shared_ptr<Store>& stor
   std::unique_ptr<PeerMemory> memory =
       PeerMemory::open(*store, group, options.copied_bytes / group.size, options.waits_long);
   if (memory == nullptr) return open_nccl();
+  if (const std::string fault = memory->probe(*store, group); !fault.empty()) {
+    if (options.note) options.note(fault);
+    (void)memory.release();  // copies that hang would keep the process in its release
+    return open_nccl();
+  }
   // Buffers of a communicator that is never used would take 190 MiB, and its start 0.3 s.
   auto nccl = options.only_copies ? make_deferred(group, open_nccl) : open_nccl();
   return with_peer_copies(std::move(nccl), std::move(memory), group, options.waits_long);

@@ -107,6 +107,8 @@ struct CommunicatorOptions {
   /// While it is true, collectives do nothing (skipping.h); null: they never do.
   std::shared_ptr<const std::atomic<bool>> skips = nullptr;
   double timeout_s = 600;
+  /// Is told, in one line, what is done in another way than was asked for.
+  std::function<void(const std::string&)> note = {};
 };
 /// Collective over `ranks`. A group of one needs no backend: every operation is then a copy or
 /// nothing.

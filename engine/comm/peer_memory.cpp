@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "engine/base/index.h"
 #include "engine/base/system_files.h"
 #include "engine/comm/peer_kernels.h"
+#include "engine/comm/peer_probe.h"
 
 namespace dstrain::comm {
 namespace {
@@ -193,6 +195,63 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
   for (int i = 0; i < group.size; ++i)
     all = store.get(key("peer_memory_mapped", i), timeout) == "yes" && all;
   return all ? std::move(made) : nullptr;
+}
+
+std::string PeerMemory::probe(Store& store, const Group& group) {
+  constexpr std::size_t kMaxBytes = std::size_t{4} << 20;
+  constexpr double kPatience = 2;  // seconds
+  constexpr std::size_t kWord = sizeof(std::uint32_t);
+  const std::size_t words = std::min(part_, kMaxBytes) / kWord;
+  // Copies that never end must not keep those that look.
+  cudaStream_t sends = nullptr, looks = nullptr;
+  void* pattern_here = nullptr;
+  const bool made = cudaStreamCreateWithFlags(&sends, cudaStreamNonBlocking) == cudaSuccess &&
+                    cudaStreamCreateWithFlags(&looks, cudaStreamNonBlocking) == cudaSuccess &&
+                    cudaMalloc(&pattern_here, words * kWord) == cudaSuccess;
+  const auto look = [&](void* to, const void* from, std::size_t bytes) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, looks) == cudaSuccess &&
+           cudaStreamSynchronize(looks) == cudaSuccess;
+  };
+  const PeerPaths paths = {
+      .begin =
+          [&](int peer, const std::vector<std::uint32_t>& pattern) {
+            char* const there = memory_[to_index(peer)] + to_index(rank_) * part_;
+            return made &&
+                   cudaMemcpyAsync(pattern_here, pattern.data(), words * kWord,
+                                   cudaMemcpyHostToDevice, sends) == cudaSuccess &&
+                   cudaMemcpyAsync(there, pattern_here, words * kWord, cudaMemcpyDefault, sends) ==
+                       cudaSuccess &&
+                   write_ones({word(peer, rank_, Said::filled, 0)}, sends) == nullptr;
+          },
+      .said =
+          [&](int peer) {
+            std::uint32_t said = 0;
+            return made &&
+                   look(&said, reinterpret_cast<void*>(word(rank_, peer, Said::filled, 0)),
+                        kWord) &&
+                   said == 1;
+          },
+      .arrived =
+          [&](int peer) {
+            std::vector<std::uint32_t> here(words);
+            if (!look(here.data(), memory_[to_index(rank_)] + to_index(peer) * part_,
+                      words * kWord))
+              here.clear();
+            // The first exchange uses these words, after all ranks have looked.
+            (void)cudaMemsetAsync(reinterpret_cast<void*>(word(rank_, peer, Said::filled, 0)), 0,
+                                  kWord, looks);
+            (void)cudaStreamSynchronize(looks);
+            return here;
+          },
+      .words = words};
+  std::string fault = probe_peers(store, group, paths, kPatience);
+  (void)cudaGetLastError();
+  if (!fault.empty()) return fault;  // what hangs is left to the end of the process
+  (void)cudaStreamSynchronize(sends);
+  (void)cudaFree(pattern_here);
+  (void)cudaStreamDestroy(sends);
+  (void)cudaStreamDestroy(looks);
+  return fault;
 }
 
 std::size_t PeerMemory::offset(int rank) const { return last() * slot_ + to_index(rank) * part_; }

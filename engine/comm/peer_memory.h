@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -27,6 +28,8 @@ class PeerMemory {
   /// each other, or are more than kMaxPeers. A slot holds `part` bytes of each rank.
   [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
                                                         Bytes part, bool acknowledged);
+  /// Collective, before the first exchange: what probe_peers() says.
+  [[nodiscard]] std::string probe(Store& store, const Group& group);
   /// The streams of the last exchange must have ended.
   ~PeerMemory();
   /// Sets all words, so that waits for peers that may never come end, as many as there are words;

@@ -14,6 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
+#include "engine/device/device_limits.h"
 
 namespace dstrain {
 namespace {
@@ -63,6 +64,7 @@ DeviceFacts choose_device(int local_rank) {
           .memory_bytes = static_cast<Bytes>(properties.totalGlobalMem),
           .compute_major = properties.major,
           .compute_minor = properties.minor,
+          .limits = limits_of_device(local_rank),
           .multiprocessors = properties.multiProcessorCount};
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/base/units.h"
 
 namespace dstrain {
@@ -17,7 +18,8 @@ struct DeviceFacts {
   Bytes memory_bytes = 0;    ///< of the GPU; of the machine on the CPU
   int compute_major = 0;     ///< compute capability, 0 on the CPU
   int compute_minor = 0;
-  int multiprocessors = 0;  ///< streaming multiprocessors; hardware threads on the CPU
+  GpuLimits limits = kCpuLimits;  ///< lowered by DSTRAIN_GPU_AS
+  int multiprocessors = 0;        ///< streaming multiprocessors; hardware threads on the CPU
 
   [[nodiscard]] bool is_cuda() const { return device.is_cuda(); }
 };

@@ -170,6 +170,7 @@ Machine estimated_machine(const KnownGpu& gpu) {
   machine.host_link_bytes_per_s = to_host * known.host_link_bytes_per_s;
   machine.host_duplex_bytes_per_s = to_host * known.host_duplex_bytes_per_s;
   machine.device_memory = std::llround(std::ldexp(gpu.memory_gib, 30));
+  machine.limits = gpu.limits();
   if (gpu.nvlink_bytes_per_s > 0) {
     const double link = gpu.nvlink_bytes_per_s / sheet.nvlink_bytes_per_s;
     machine.link_bytes_per_s = link * known.link_bytes_per_s;

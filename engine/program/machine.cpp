@@ -69,6 +69,7 @@ Machine h200() {
       .host_base = Bytes{1434} << 20,
       .communicator_overhead = Bytes{590} << 20,
       .product_workspace = kProductWorkspace,
+      .limits = limits_of_capability(9, 0),
   };
 }
 

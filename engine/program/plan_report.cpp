@@ -36,8 +36,10 @@ std::array<std::pair<const char*, Bytes>, 14> categories(const Ledger& l) {
            {"fixed", l.fixed}}};
 }
 
-std::string category_note(const std::string& category) {
-  if (category == "parameters") return "in the compute type";
+std::string category_note(const std::string& category, ComputeType compute) {
+  if (category == "parameters")
+    return compute == ComputeType::automatic ? "in the compute type"
+                                             : fmt::format("computed in {}", spelling(compute));
   if (category == "gradients") return "accumulated over the step";
   if (category == "master") return "fp32 weights";
   if (category == "moments") return "of the optimizer";
@@ -106,7 +108,8 @@ std::string memory_table(const PlanReport& plan) {
     if (bytes == 0) continue;
     std::string words = name;
     for (char& c : words) c = c == '_' ? ' ' : c;
-    text += fmt::format("  {:<18} {:>12}  {}\n", words, format_bytes(bytes), category_note(name));
+    text += fmt::format("  {:<18} {:>12}  {}\n", words, format_bytes(bytes),
+                        category_note(name, plan.compute));
   }
   text += fmt::format("  {:<18} {:>12}  of {} on {}: {}\n", "total", format_bytes(ledger.total()),
                       format_bytes(plan.machine.device_memory), plan.machine.name,
@@ -301,6 +304,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
   std::vector<PlanReport::Stage> stages = stages_of(ranks, strategy.layout, cost);
   PlanReport plan{.recipe = recipe_name,
                   .model = recipe.model.name,
+                  .compute = recipe.precision.compute,
                   .zero_stage = recipe.parallel.zero.stage,
                   .machine = machine,
                   .step = std::move(*fullest),
@@ -446,6 +450,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"num_trained_parameters", parameters.trained},
       {"world_size", strategy.mesh.world_size()},
       {"mesh", mesh},
+      {"compute", spelling(plan.compute)},
       {"zero_stage", plan.zero_stage},
       {"recompute", num_recomputed(strategy) > 0},
       {"recomputed_blocks", num_recomputed(strategy)},

@@ -10,8 +10,9 @@ namespace dstrain {
 
 /// What `dstrain plan` knows: one training step of a recipe on a machine.
 struct PlanReport {
-  std::string recipe;  ///< its name
-  std::string model;   ///< as the recipe calls it
+  std::string recipe;                            ///< its name
+  std::string model;                             ///< as the recipe calls it
+  ComputeType compute = ComputeType::automatic;  ///< automatic: not yet chosen
   int zero_stage = 0;
   Machine machine;
   Simulation step;  ///< of the coordinate of a pipeline that holds most

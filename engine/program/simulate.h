@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -43,6 +44,7 @@ struct Machine {
   bool host_base_measured = false;  ///< else an estimate
   Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
   Bytes product_workspace = 0;      ///< of products, on each stream that has some
+  GpuLimits limits = kCpuLimits;
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
 };

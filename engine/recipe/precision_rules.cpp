@@ -6,11 +6,13 @@
 namespace dstrain {
 namespace {
 
+/// Rounds activations to bf16, on GPUs that multiply it.
+bool computes_in_bf16(ComputeType compute) {
+  return compute != ComputeType::fp32 && compute != ComputeType::fp16;
+}
+
 void states_fit_compute(const Recipe& r, RuleContext& context) {
-  using enum ComputeType;
-  if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
-      r.precision.compute == fp8)
-    return;
+  if (r.precision.states != StateType::bf16 || computes_in_bf16(r.precision.compute)) return;
   context.error("precision.states",
                 fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
                             spelling(r.precision.compute)),
@@ -18,9 +20,8 @@ void states_fit_compute(const Recipe& r, RuleContext& context) {
 }
 
 void gradients_fit_compute(const Recipe& r, RuleContext& context) {
-  using enum ComputeType;
   if (r.precision.gradients != GradientType::bf16) return;
-  if (r.precision.compute != bf16 && r.precision.compute != fp8) {
+  if (!computes_in_bf16(r.precision.compute)) {
     context.error("precision.gradients",
                   fmt::format("bf16 gradients need a bf16 computation, precision.compute is {}",
                               spelling(r.precision.compute)),

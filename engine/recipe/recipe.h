@@ -17,7 +17,7 @@ enum class OptimizerName { adamw, sgd, lion, muon, rmsprop };
 /// Whose RMSprop: they differ in where eps is added and where lr enters.
 enum class RmspropForm { torch, tensorflow };
 enum class AdjustLr { original, match_rms_adamw };
-enum class ComputeType { fp32, bf16, fp16, fp8 };
+enum class ComputeType { automatic, fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
 enum class GradientType { fp32, bf16 };
 enum class ReduceType { fp32, bf16, int8, int4 };
@@ -238,7 +238,7 @@ struct LossScaleConfig {
 };
 
 struct PrecisionConfig {
-  ComputeType compute = ComputeType::bf16;
+  ComputeType compute = ComputeType::automatic;
   StateType states = StateType::fp32;           ///< master weights and moments
   GradientType gradients = GradientType::fp32;  ///< as they are held and accumulated
   ReduceType reduce = ReduceType::fp32;

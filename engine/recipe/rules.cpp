@@ -483,7 +483,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   } else {
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");
   }
-  if (r.precision.compute != ComputeType::fp16) {
+  if (r.precision.compute != ComputeType::fp16 && r.precision.compute != ComputeType::automatic) {
     add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
          "precision.loss_scale.fixed", "precision.loss_scale.hysteresis",
          "precision.loss_scale.consecutive", "precision.loss_scale.minimum"},

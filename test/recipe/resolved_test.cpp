@@ -58,7 +58,7 @@ TEST_CASE("recipe show --json holds typed values and origins", "[recipe]") {
       recipe_json(parse_recipe(small_recipe(), "r.yaml", {"optimizer.betas=[0.5, 0.75]"}));
   CAPTURE(json);
   for (const char* part :
-       {"\"global\": 64", "\"lr\": 0.001", "\"compute\": \"bf16\"", "\"asynchronous\": true",
+       {"\"global\": 64", "\"lr\": 0.001", "\"compute\": \"auto\"", "\"asynchronous\": true",
         "\"optimizer.betas\": \"--set\"", "\"batch.global\": \"r.yaml:3\""}) {
     CAPTURE(part);
     CHECK(json.find(part) != std::string::npos);

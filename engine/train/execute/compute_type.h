@@ -16,6 +16,8 @@ namespace dstrain {
       return at::kBFloat16;
     case ComputeType::fp16:
       return at::kHalf;
+    case ComputeType::automatic:  // settle_compute() has chosen one
+      break;
   }
   return at::kFloat;
 }

@@ -116,11 +116,6 @@ double fp8_product_rate(c10::Device device) {
          });
 }
 
-/// Compute capability 8.9 or higher.
-bool has_fp8(const DeviceFacts& facts) {
-  return std::pair(facts.compute_major, facts.compute_minor) >= std::pair(8, 9);
-}
-
 /// y += x: two reads and a write.
 double memory_rate(std::int64_t bytes, c10::ScalarType type, c10::Device device) {
   const auto options = at::TensorOptions().dtype(type).device(device);
@@ -223,7 +218,7 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
   say("bf16 products as in training", rates.flops_per_s, 1e12, "TFLOP/s");
   rates.burst_flops_per_s = product_rate(std::array{kLarge}, at::kBFloat16, device);
   say("bf16 products of 8192^3", rates.burst_flops_per_s, 1e12, "TFLOP/s");
-  if (has_fp8(facts)) {
+  if (facts.limits.fp8_products) {
     rates.fp8_flops_per_s = fp8_product_rate(device);
     say("FP8 products as in training", rates.fp8_flops_per_s, 1e12, "TFLOP/s");
   }

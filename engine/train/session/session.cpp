@@ -27,10 +27,12 @@
 #include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
 #include "engine/recipe/choices.h"
+#include "engine/recipe/compute.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/compute_type.h"
+#include "engine/train/session/agree.h"
 #include "engine/train/session/learning_rate.h"
 
 namespace dstrain {
@@ -66,8 +68,6 @@ bool evaluates(const Recipe& recipe) { return !recipe.run.evaluate.is_never(); }
 /// Thread blocks of a transfer between stages: it waits most of the time, and each holds an SM.
 constexpr int kLinkCtas = 2;
 
-constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
-
 std::set<std::string> names_of(const std::map<std::string, std::vector<std::int64_t>>& tensors) {
   std::set<std::string> names;
   for (const auto& [name, shape] : tensors) names.insert(name);
@@ -80,24 +80,6 @@ std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
   for (int b = 0; b < static_cast<int>(model.blocks.size()); ++b)
     list.resize(list.size() + model.blocks[to_index(b)]->state().size(), stages.rank_of(b));
   return list;
-}
-
-/// The amount of the rank that has least of `what`; all ranks get the same answer.
-std::int64_t smallest_on_all(std::int64_t own, const std::string& what, const World& world,
-                             RankRecordFile& record) {
-  if (world.size == 1) return own;
-  const auto key = [&](int rank) { return fmt::format("{}/{}", what, rank); };
-  const std::string smallest_key = what + "/smallest";
-  world.store->set(key(world.rank), std::to_string(own));
-  const CollectiveScope scope(&record, "agree", world.size);
-  if (world.rank == 0) {
-    std::int64_t smallest = own;
-    for (int rank = 1; rank < world.size; ++rank)
-      smallest =
-          std::min<std::int64_t>(smallest, std::stoll(world.store->get(key(rank), kPatience)));
-    world.store->set(smallest_key, std::to_string(smallest));
-  }
-  return std::stoll(world.store->get(smallest_key, kPatience));
 }
 
 bool offloads(const OffloadConfig& offload) {
@@ -119,6 +101,7 @@ std::string measured_rates(const World& world) {
 /// Built in, or what rank 0 has measured where that decides anything.
 Machine rated_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = built_in_machine(world.device.name);
+  machine.limits = world.device.limits;
   if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
       recipe.parallel.pipeline == 1)
     return machine;
@@ -132,7 +115,10 @@ Machine rated_machine(const Recipe& recipe, const World& world, RankRecordFile& 
     rates = world.store->get(key, kPatience);
     if (rates == none) rates.clear();
   }
-  if (!rates.empty()) machine = to_machine(parse_rates(rates));
+  if (!rates.empty()) {
+    machine = to_machine(parse_rates(rates));
+    machine.limits = world.device.limits;
+  }
   if (recipe.memory.limit == 0)
     machine.device_memory = smallest_on_all(world.device.memory_bytes, "memory", world, record);
   return machine;
@@ -165,6 +151,8 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       device_(world.device),
       skipped_(recipe_.run) {
   const Recipe& recipe = recipe_;
+  if (recipe.precision.compute == ComputeType::automatic)
+    settle_compute(recipe_, limits_on_all(world, record), device_.name);
   record.enter(-1, "build model");
   if (!device_.is_cuda() && recipe.precision.compute == ComputeType::fp16)
     notes_.emplace_back(
@@ -229,25 +217,24 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       record);
 }
 
-/// What this rank is planned to hold fits its device, or memory.limit. On a CPU that the recipe does
-/// not ask for, a step ends within a minute or so.
+/// What this rank is planned to hold fits its device, or memory.limit. On a CPU that the recipe
+/// does not ask for, a step ends within a minute or so.
 void Session::require_memory(const World& world, const Machine& machine) const {
-  const std::vector<Simulation> line =
-      simulate(strategy_->line, strategy_->layout, cost_, machine);
+  const std::vector<Simulation> line = simulate(strategy_->line, strategy_->layout, cost_, machine);
   const auto stage =
       static_cast<std::size_t>(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
   const Bytes needed = line.at(stage).ledger.total();
   const bool limited = recipe_.memory.limit > 0;
-  const Bytes limit = limited ? std::llround(std::ldexp(recipe_.memory.limit, 30))
-                              : device_.memory_bytes;
+  const Bytes limit =
+      limited ? std::llround(std::ldexp(recipe_.memory.limit, 30)) : device_.memory_bytes;
   if ((limited || device_.is_cuda()) && needed > limit)
-    throw Error(ErrorKind::usage,
-                fmt::format("a rank needs {} by its plan, and {} {}", format_bytes(needed),
-                            limited ? "memory.limit is" : device_.name + " has",
-                            format_bytes(limit)),
-                fmt::format("`dstrain plan` with --ranks {} and --machine lists settings that fit; "
-                            "memory.limit: {:.0f} starts it all the same",
-                            world.size, std::ceil(std::ldexp(static_cast<double>(needed), -30))));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("a rank needs {} by its plan, and {} {}", format_bytes(needed),
+                    limited ? "memory.limit is" : device_.name + " has", format_bytes(limit)),
+        fmt::format("`dstrain plan` with --ranks {} and --machine lists settings that fit; "
+                    "memory.limit: {:.0f} starts it all the same",
+                    world.size, std::ceil(std::ldexp(static_cast<double>(needed), -30))));
   constexpr double kLongStep = 60;  // seconds
   const double step_s = line.front().step_s;
   if (!device_.is_cuda() && recipe_.parallel.backend == Backend::automatic && step_s > kLongStep)
@@ -417,7 +404,8 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
          .waits_long = exchanges_groups(group.channel.lane),
          .only_copies = only_copies(group.channel, strategy_->training, strategy_->layout),
          .link = link,
-         .skips = skipped_.flag(group.channel)});
+         .skips = skipped_.flag(group.channel),
+         .note = [this](const std::string& note) { notes_.push_back(note); }});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));

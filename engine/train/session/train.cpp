@@ -12,9 +12,11 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/open_files.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/recipe/compute.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/memory_errors.h"
+#include "engine/train/session/agree.h"
 #include "engine/train/session/stop_signal.h"
 #include "engine/train/session/trainer.h"
 #include "engine/train/session/verify.h"
@@ -89,12 +91,14 @@ int train(const TrainOptions& options) {
     const int ranks = world_size_from_environment();
     require_open_files(64 + 4LL * ranks, fmt::format("a rank of {}", ranks));
     record.enter(-1, "read recipe");
-    const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+    LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
     record.enter(-1, "meet the other ranks");
     const World world = [&] {
       const CollectiveScope scope(&record, "connect", world_size_from_environment());
       return world_from_environment(loaded.recipe.parallel.backend);
     }();
+    const bool chosen = loaded.recipe.precision.compute == ComputeType::automatic;
+    settle_compute(loaded, limits_on_all(world, record), world.device.name);
     if (options.verify_steps > 0) {
       code = run_verification(loaded, world, options.verify_steps, record);
       return;
@@ -105,6 +109,9 @@ int train(const TrainOptions& options) {
                          std::getenv(job_environment::kRunDirectory) == nullptr);
     RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
     const UniqueFd lock = std::move(place.lock);  // of all phases
+    // The launcher wrote what it knew, and a resume computes in the same format.
+    if (chosen && world.rank == 0 && std::getenv(job_environment::kRunDirectory) != nullptr)
+      note_compute(place.directory.recipe(), loaded.recipe.precision.compute);
     int phase = place.resume ? place.resume->state().phase : 0;
     for (bool more = true; more; ++phase) {
       const World own = world_of_phase(world, phase);

@@ -49,6 +49,7 @@ double unit_roundoff(ComputeType type) {
     case ComputeType::fp8:
       return std::ldexp(1.0, -4);
     case ComputeType::bf16:
+    case ComputeType::automatic:
       return std::ldexp(1.0, -8);
   }
   return 0;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
@@ -48,10 +49,10 @@ DeviceFacts choose_device(Backend backend, int local_rank) {
                 "use parallel.backend: auto or gloo");
   }
   DeviceFacts device = choose_device(local_rank);
-  constexpr int kOldestMajor = 8;  // Ampere: the first with bf16
-  if (device.is_cuda() && device.compute_major < kOldestMajor) {
+  constexpr std::pair kOldest(7, 5);  // LibTorch has no code for older ones
+  if (device.is_cuda() && std::pair(device.compute_major, device.compute_minor) < kOldest) {
     throw Error(ErrorKind::usage,
-                fmt::format("{} has compute capability {}.{}; dstrain's kernels need 8.0 or newer",
+                fmt::format("{} has compute capability {}.{}; dstrain's kernels need 7.5 or newer",
                             device.name, device.compute_major, device.compute_minor),
                 "use parallel.backend: gloo for CPU ranks");
   }
@@ -60,8 +61,8 @@ DeviceFacts choose_device(Backend backend, int local_rank) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} has compute capability {}.{}; this build has kernels for {}",
                             device.name, device.compute_major, device.compute_minor, built_gpus()),
-                fmt::format("build again with DSTRAIN_GPUS={},{}.{} scripts/build",
-                            built_gpus(), device.compute_major, device.compute_minor));
+                fmt::format("build again with DSTRAIN_GPUS={},{}.{} scripts/build", built_gpus(),
+                            device.compute_major, device.compute_minor));
   }
   return device;
 }

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "engine/base/gpu_limits.h"
+
+namespace dstrain {
+
+/// What GPU number `device` lets kernels use, lowered by DSTRAIN_GPU_AS ("8.6"), by which a newer
+/// GPU does what older ones do. Error{usage} where that is no lower capability.
+[[nodiscard]] GpuLimits limits_of_device(int device);
+
+}  // namespace dstrain
