@@ -27,6 +27,7 @@ constexpr std::array kEngineCommands = {
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},
+    EngineCommand{"fits", ""},  // for launch, which does not load the library itself
 };
 
 /// Without static destructors: those of LibTorch take 0.15 s and free what ends with the process.
@@ -80,6 +81,7 @@ int run_dstrain(int given_argc, char** given_argv) {
 
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);
+    if (*command.text == '\0') sub->group("");  // hidden
     sub->prefix_command();
     sub->set_help_flag();
     commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});

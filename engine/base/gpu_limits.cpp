@@ -35,6 +35,7 @@ GpuLimits limits_of_capability(int major, int minor) {
           .shared_multiprocessor = major <= 7 ? shared - kReserved : shared,
           .bf16_products = major >= 8,
           .fp8_products = capability >= std::pair(8, 9),
+          .flash_attention = major >= 8,
           .clusters = major >= 9,
           .warpgroups = capability == std::pair(9, 0)};
 }
@@ -63,6 +64,7 @@ GpuLimits limits_lowered(const GpuLimits& device, std::string_view as) {
       std::min(limits.shared_multiprocessor, device.shared_multiprocessor);
   limits.bf16_products &= device.bf16_products;
   limits.fp8_products &= device.fp8_products;
+  limits.flash_attention &= device.flash_attention;
   limits.clusters &= device.clusters;
   limits.warpgroups &= device.warpgroups;
   return limits;

@@ -12,6 +12,7 @@ struct GpuLimits {
   std::size_t shared_multiprocessor = 0;  ///< bytes of all blocks of a multiprocessor
   bool bf16_products = false;             ///< tensor cores multiply bf16
   bool fp8_products = false;              ///< and FP8
+  bool flash_attention = false;           ///< LibTorch's and cuDNN's kernels run
   bool clusters = false;                  ///< blocks that share their shared memory
   bool warpgroups = false;                ///< wgmma, which 9.0 alone has
 };

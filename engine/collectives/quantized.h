@@ -15,8 +15,8 @@
 namespace dstrain {
 
 /// `whole` (fp32, bf16 or fp16) = the shards of all ranks, decoded from their codes: this rank's,
-/// too, so that all ranks compute with the same numbers. `own`: this rank's shard, fp32 or bf16;
-/// its place in `whole`, or no part of it. Plain elements travel in the type of `whole`.
+/// too, so that all ranks compute with the same numbers. `own`: this rank's shard, of any of these
+/// types; its place in `whole`, or no part of it. Plain elements travel in the type of `whole`.
 void all_gather_quantized(Communicator& comm, const CodedGroup& group, const at::Tensor& own,
                           at::Tensor& whole, at::Tensor& scratch);
 

@@ -9,6 +9,9 @@
 /// What the current GPU lets kernels use: each launch that needs more has another way, or says so.
 namespace dstrain::kernels::cuda {
 
+/// Shared memory that a block has on every GPU from 7.5 on: who may need more has another way.
+inline constexpr std::size_t kLeastSharedBlock = 64 * 1024;
+
 /// Limits of the current device, lowered by DSTRAIN_GPU_AS ("8.6"), by which a newer GPU tests what
 /// older ones do; those of 9.0 where there is no GPU.
 [[nodiscard]] const GpuLimits& gpu_limits();

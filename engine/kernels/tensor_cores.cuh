@@ -6,10 +6,11 @@
 #include <cstdint>
 
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
 
 /// Products of 16 x 16 tiles by a warp (PTX ISA, "mma.m16n8k16" and "ldmatrix"), 16-bit operands
 /// and sums in fp32. A lane holds of a tile's rows `row` and row + 8 the columns column, column + 1
-/// of every 8.
+/// of every 8. Compute capability 7.5 multiplies fp16 by two halves of the depth, and no bf16.
 namespace dstrain::kernels::cuda {
 
 inline constexpr int kTile = 16;
@@ -131,6 +132,7 @@ struct Right {
 
 template <typename T>
 __device__ void multiply_add(float (&sums)[4], const Left& left, const RightHalf& right);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 template <>
 __device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left& left,
                                                    const RightHalf& right) {
@@ -148,6 +150,31 @@ __device__ inline void multiply_add<__half>(float (&sums)[4], const Left& left,
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
         "r"(right.value[0]), "r"(right.value[1]));
+}
+#else
+/// No launch comes here: check_products refuses it.
+template <>
+__device__ inline void multiply_add<__nv_bfloat16>(float (&)[4], const Left&, const RightHalf&) {
+  __trap();
+}
+template <>
+__device__ inline void multiply_add<__half>(float (&sums)[4], const Left& left,
+                                            const RightHalf& right) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(left.value[2 * half]), "r"(left.value[2 * half + 1]), "r"(right.value[half]));
+  }
+}
+#endif
+
+/// Error{internal} with the kernel's `name` where the GPU's tensor cores do not multiply `dtype`.
+inline void check_products(const char* name, DType dtype) {
+  if (dtype == DType::bf16 && !gpu_limits().bf16_products)
+    throw Error(ErrorKind::internal,
+                std::string(name) + ": this GPU's tensor cores do not multiply bf16", "fp16 works");
 }
 
 /// Over the four lanes that hold a row.

@@ -43,11 +43,6 @@ void gathered_codes_need_stage_3(const Recipe& r, RuleContext& context) {
                   fmt::format("{}, but parallel.zero.stage {} gathers no parameters into slots",
                               spelling(r.precision.gather), r.parallel.zero.stage),
                   "set parallel.zero.stage: 3, or leave gather out");
-  } else if (r.precision.compute == ComputeType::fp16) {
-    context.error("precision.gather",
-                  fmt::format("{} is made from fp32 or bf16, precision.compute is fp16",
-                              spelling(r.precision.gather)),
-                  "use compute: bf16, or leave gather out");
   }
 }
 
@@ -73,8 +68,7 @@ std::span<const Rule> precision_rules() {
   static const std::vector<Rule> rules = {
       {states_fit_compute, {"precision.compute", "precision.states"}},
       {gradients_fit_compute, {"precision.compute", "precision.gradients", "precision.reduce"}},
-      {gathered_codes_need_stage_3,
-       {"precision.gather", "precision.compute", "parallel.zero.stage"}},
+      {gathered_codes_need_stage_3, {"precision.gather", "parallel.zero.stage"}},
       {reduced_codes_need_slots, {"precision.reduce", "parallel.zero.stage"}},
       {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
   };

@@ -147,9 +147,8 @@ def test_memory_of_a_plan(folder):
     done = launch(folder, "--set", "memory.limit=0.0001")
     assert done.returncode == 64 and "take more ranks" in done.stderr, done
     # Ranks that launch did not look at, as under torchrun, look themselves.
-    done = run("engine", QUICKSTART, *TINY, *limited, "--set", f"run.output={folder / 'runs'}")
+    done = run("engine", QUICKSTART, *TINY, *limited, "--set", f"run.output={folder / 'plain'}")
     assert done.returncode == 64 and "a rank needs" in done.stderr and "memory.limit is" in done.stderr, done
-    expect_nothing_left(folder)
 
 
 def test_steps_of_minutes_on_a_cpu(folder):
@@ -157,7 +156,6 @@ def test_steps_of_minutes_on_a_cpu(folder):
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
     done = run("engine", "recipes/vit/vit-huge_random_zero2.yaml", "--set", f"run.output={folder / 'runs'}", env=hidden)
     assert done.returncode == 64 and "shows no GPU" in done.stderr and "parallel.backend: gloo" in done.stderr, done
-    expect_nothing_left(folder)
 
 
 for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_steps_of_minutes_on_a_cpu, test_models_that_do_not_fit,

@@ -96,8 +96,8 @@ TEST_CASE("a quantised gather gives all ranks the same numbers, each near its ow
   const int shards = GENERATE(1, 2, 3, 4);
   const CodeFormat format = GENERATE(CodeFormat::int8, CodeFormat::fp8, CodeFormat::int4);
   const std::int64_t blocks = GENERATE(1, 5), plain_blocks = GENERATE(0, 1, 3, 7, 100);
-  const auto own_type = GENERATE(at::kFloat, at::kBFloat16),
-             slot = GENERATE(at::kFloat, at::kBFloat16);
+  const auto own_type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf),
+             slot = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const CodedGroup group = group_of(shards, blocks, plain_blocks, format);
   if (group.quantized == 0 && plain_blocks < 100) return;
   CAPTURE(shards, static_cast<int>(format), blocks, plain_blocks);

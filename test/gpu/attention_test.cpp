@@ -126,7 +126,7 @@ TEST_CASE("GPU: attention of real models equals the formula", "[gpu][attention]"
   CAPTURE(model.name, tokens);
   AttentionShape shape = model.shape;
   shape.batch = 2;
-  require_formula(shape, {tokens, tokens}, 2 * tokens, at::kBFloat16,
+  require_formula(shape, {tokens, tokens}, 2 * tokens, short_type(),
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
 }
 
@@ -139,7 +139,7 @@ bool takes_short(std::int64_t tokens, std::int64_t width) {
 
 TEST_CASE("GPU: attention of short sequences equals the formula and repeats its bits",
           "[gpu][attention]") {
-  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kBFloat16, at::kHalf})));
   const AttentionShape heads = GENERATE(kModels[0].shape, kModels[1].shape);
   const std::int64_t tokens = GENERATE(1, 15, 16, 65, 197, 257, 320);
   const bool interleaved = GENERATE(false, true);
@@ -237,7 +237,7 @@ void require_sums(const at::Tensor& sums, const at::Tensor& dqkv, const at::Tens
 
 TEST_CASE("GPU: each kernel of short attention equals the formula and repeats its bits",
           "[gpu][attention]") {
-  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kBFloat16, at::kHalf})));
   const std::int64_t width = GENERATE(64, 80);
   // Whole chunks of 64 rows, a few rows and nearly all of a chunk behind them.
   const std::int64_t tokens = GENERATE(1, 16, 17, 64, 65, 127, 197, 200, 256, 257, 304, 319, 320);
@@ -266,20 +266,20 @@ TEST_CASE("GPU: the gradient of a bias before attention is the sum of its output
   shape.interleaved = interleaved;
   const std::int64_t rows = shape.batch * tokens, width = shape.qkv_width();
   Random random(5);
-  Parameter weight = random.parameter({width, 64}, at::kBFloat16),
-            bias = random.parameter({width}, at::kBFloat16);
+  Parameter weight = random.parameter({width, 64}, short_type()),
+            bias = random.parameter({width}, short_type());
   for (Parameter* parameter : {&weight, &bias}) {
     parameter->value = parameter->value.to(at::kCUDA);
     parameter->gradient = parameter->gradient.to(at::kCUDA);
   }
-  const at::Tensor x = leaf(random({rows, 64}, at::kBFloat16).to(at::kCUDA)),
-                   dy = random({rows, shape.width()}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor x = leaf(random({rows, 64}, short_type()).to(at::kCUDA)),
+                   dy = random({rows, shape.width()}, short_type()).to(at::kCUDA);
   ops::attention(ops::linear(x, weight, &bias), shape).backward(dy);
   const at::Tensor qkv = leaf(ops::linear(x, weight, &bias).detach().clone());
   ops::attention(qkv, shape).backward(dy);
   // What is written is rounded before it is added up here.
   REQUIRE(relative_error(bias.gradient.cpu(), qkv.grad().cpu().to(at::kDouble).sum(0)) <
-          3 * unit_roundoff(at::kBFloat16));
+          3 * unit_roundoff(short_type()));
 }
 
 /// Keys that all repel a query: behind the last token a score of zero would be the largest.
@@ -288,8 +288,8 @@ TEST_CASE("GPU: each kernel of short attention takes scores far below zero", "[g
   if (!takes_short(tokens, width)) return;
   const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = width};
   Random random(11);
-  const at::Tensor qkv = random({tokens, 3 * width}, at::kBFloat16),
-                   dy = random({tokens, width}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor qkv = random({tokens, 3 * width}, short_type()),
+                   dy = random({tokens, width}, short_type()).to(at::kCUDA);
   qkv.select(1, 0).fill_(64);
   qkv.select(1, width).fill_(-64);  // scores of about -500
   for (const ShortKernels& by : short_kernels()) {
@@ -304,7 +304,7 @@ TEST_CASE("GPU: attention of short sequences takes large scores", "[gpu][attenti
   const bool growing = GENERATE(false, true);
   const std::int64_t width = GENERATE(64, 80), tokens = 257;
   const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = width};
-  const at::Tensor qkv = at::zeros({tokens, 3 * width}, at::kBFloat16);
+  const at::Tensor qkv = at::zeros({tokens, 3 * width}, short_type());
   for (std::int64_t i = 0; i < tokens; ++i) {
     qkv[i][0] = 64;                                          // query
     qkv[i][width] = 4 * (growing ? i : tokens - 1 - i) / 8;  // key: scores up to about 1,000
@@ -313,7 +313,7 @@ TEST_CASE("GPU: attention of short sequences takes large scores", "[gpu][attenti
   const at::Tensor y = ops::attention(qkv.to(at::kCUDA), shape).cpu().to(at::kDouble),
                    expected = plain_attention(exact(qkv), shape, {tokens}).detach();
   REQUIRE(y.isfinite().all().item<bool>());
-  REQUIRE(far(y, expected, at::kBFloat16, tokens) == "");
+  REQUIRE(far(y, expected, short_type(), tokens) == "");
 }
 
 TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][attention]") {
@@ -324,7 +324,7 @@ TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][atte
   shape.batch = 2;
   const Lengths lengths = {tokens - 7, 1, tokens, 6};
   const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 3));
-  require_formula(shape, lengths, 2 * tokens, at::kBFloat16,
+  require_formula(shape, lengths, 2 * tokens, short_type(),
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
 
@@ -333,7 +333,7 @@ TEST_CASE("GPU: packed attention takes sequences of one token", "[gpu][attention
       .batch = 1, .heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6};
   const Lengths lengths(40, 1);
   const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 2));
-  require_formula(shape, lengths, 40, at::kBFloat16,
+  require_formula(shape, lengths, 40, short_type(),
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
 
@@ -359,7 +359,7 @@ TEST_CASE("GPU: attention with stretched heads equals the formula", "[gpu][atten
   CAPTURE(widths.first, widths.second, tokens);
   AttentionShape shape = kModels[4].shape;
   shape.batch = 1;
-  require_formula(shape, {tokens}, tokens, at::kBFloat16, [&](const at::Tensor& qkv) {
+  require_formula(shape, {tokens}, tokens, short_type(), [&](const at::Tensor& qkv) {
     return ops::attention_stretched(qkv, shape, {},
                                     {.query_key = widths.first, .value = widths.second});
   });

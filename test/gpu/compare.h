@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/op_support.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
@@ -25,6 +26,14 @@ inline Tensors clones(const Tensors& tensors, at::Device device) {
 inline const void* in(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline void* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
 inline float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+
+/// Types for tests that multiply: without bf16 where the GPU's tensor cores do not know it.
+inline std::vector<at::ScalarType> with_products(std::vector<at::ScalarType> types) {
+  if (!kernels::cuda::gpu_limits().bf16_products) std::erase(types, at::kBFloat16);
+  return types;
+}
+/// bf16, or fp16 there.
+inline at::ScalarType short_type() { return with_products({at::kBFloat16, at::kHalf}).front(); }
 
 /// The size of a matrix.
 struct RowsSize {

@@ -86,7 +86,7 @@ void compare_devices(at::ScalarType type, const Run& run) {
 
 TEST_CASE("GPU: a depthwise convolution between norms equals that on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const bool normed = GENERATE(false, true), fixed = GENERATE(false, true);
   const auto [kernel, stride, before, after] =
       GENERATE(std::array{3, 1, 1, 1}, std::array{3, 2, 0, 1}, std::array{5, 2, 2, 2},
@@ -117,7 +117,7 @@ TEST_CASE("GPU: a depthwise convolution between norms equals that on the CPU",
 
 TEST_CASE("GPU: batch norm, with a residual or a convolution behind it, equals that on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
   const std::int64_t channels = GENERATE(6, 32);
   CAPTURE(c10::toString(type), fixed, fillers, channels);
@@ -141,7 +141,7 @@ TEST_CASE("GPU: batch norm, with a residual or a convolution behind it, equals t
 
 TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto [channels, kernel, stride, before, after] =
       GENERATE(std::array{3, 3, 2, 1, 1}, std::array{3, 7, 2, 3, 3}, std::array{3, 3, 1, 1, 1},
                std::array{1, 3, 1, 0, 1}, std::array{16, 3, 1, 1, 1}, std::array{16, 1, 2, 0, 0},
@@ -173,7 +173,7 @@ TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU"
 
 TEST_CASE("GPU: squeeze and excitation behind a depthwise convolution equals that on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const bool normed = GENERATE(false, true), fixed = GENERATE(false, true);
   // A kernel of seven has no depthwise kernel of its own.
   const auto [kernel, stride, squeezed] =
@@ -218,7 +218,7 @@ TEST_CASE("GPU: squeeze and excitation behind a depthwise convolution equals tha
 
 TEST_CASE("GPU: a norm that leaves out samples beside a residual equals that on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
   const std::int64_t channels = GENERATE(6, 40);
   CAPTURE(c10::toString(type), fixed, fillers, channels);
@@ -242,7 +242,7 @@ TEST_CASE("GPU: a norm that leaves out samples beside a residual equals that on 
 TEST_CASE(
     "GPU: a residual around a product leaves its gradient to it, which equals that on the CPU",
     "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
   CAPTURE(c10::toString(type), static_cast<int>(activation));
   compare_devices(type, [&](at::Device device) -> Tensors {
@@ -263,7 +263,7 @@ TEST_CASE(
 }
 
 TEST_CASE("GPU: steps of an LSTM equal those on the CPU", "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const std::int64_t rows = GENERATE(1, 33), width = GENERATE(5, 256);
   CAPTURE(c10::toString(type), rows, width);
   compare_devices(type, [&](at::Device device) -> Tensors {
@@ -323,7 +323,7 @@ at::Tensor stepped_image(std::int64_t samples, std::int64_t height, std::int64_t
 
 TEST_CASE("GPU: pools behind norms and convolutions equal those on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const int kernel = GENERATE(2, 3);
   const bool norm = GENERATE(false, true), fixed = norm && GENERATE(false, true),
              fillers = norm && GENERATE(false, true);
@@ -357,7 +357,7 @@ TEST_CASE("GPU: pools behind norms and convolutions equal those on the CPU",
 
 TEST_CASE("GPU: a shortcut leaves its gradient to a product, which equals that on the CPU",
           "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
   const std::int64_t stride = GENERATE(1, 2);
   const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
@@ -389,7 +389,7 @@ TEST_CASE("GPU: a shortcut leaves its gradient to a product, which equals that o
 }
 
 TEST_CASE("GPU: pools equal those on the CPU", "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type = GENERATE(from_range(with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto [kernel, padding] = GENERATE(std::array{2, 0}, std::array{3, 1});
   CAPTURE(c10::toString(type), kernel);
   compare_devices(type, [&](at::Device device) -> Tensors {

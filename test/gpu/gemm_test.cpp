@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <string>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -33,7 +34,8 @@ at::Tensor exact_product(const at::Tensor& a, const at::Tensor& b) {
 at::Tensor turned(const at::Tensor& tensor) { return tensor.t().contiguous().t(); }
 
 TEST_CASE("GPU: products of views equal those in double, aligned or not", "[gpu][gemm]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type =
+      GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto [m, n, k] =
       GENERATE(std::tuple{1, 1, 1}, std::tuple{5, 7, 9}, std::tuple{130, 200, 72},
                std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001});
@@ -64,15 +66,16 @@ TEST_CASE("GPU: products of views equal those in double, aligned or not", "[gpu]
 
 TEST_CASE("GPU: measuring changes nothing that is added to", "[gpu][gemm]") {
   test::Random random(2);
-  const at::Tensor a = random({320, 176}, at::kBFloat16).to(at::kCUDA),
-                   b = random({176, 304}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor a = random({320, 176}, test::short_type()).to(at::kCUDA),
+                   b = random({176, 304}, test::short_type()).to(at::kCUDA);
   const at::Tensor out = at::full({320, 304}, 5.0, a.options().dtype(at::kFloat));
   ops::multiply(a, b, out, {.add = true});  // the first of its kind
   REQUIRE(far(out, exact_product(a, b) + 5, at::kFloat, 176) == "");
 }
 
 TEST_CASE("GPU: sums of rows come with a product, or apart", "[gpu][gemm]") {
-  const auto type = GENERATE(at::kBFloat16, at::kHalf, at::kFloat);
+  const auto type =
+      GENERATE(from_range(test::with_products({at::kBFloat16, at::kHalf, at::kFloat})));
   const bool add = GENERATE(false, true);
   const auto [rows, in, out_width] =
       GENERATE(std::tuple{4096, 1024, 3072}, std::tuple{1000, 264, 136}, std::tuple{77, 10, 9});
@@ -119,8 +122,8 @@ TEST_CASE("GPU: FP8 products equal those of their codes", "[gpu][gemm][fp8]") {
 
 TEST_CASE("GPU: a captured product of a shape not seen before replays", "[gpu][gemm]") {
   test::Random random(5);
-  const at::Tensor a = random({176, 208}, at::kBFloat16).to(at::kCUDA),
-                   b = random({208, 240}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor a = random({176, 208}, test::short_type()).to(at::kCUDA),
+                   b = random({208, 240}, test::short_type()).to(at::kCUDA);
   const at::Tensor out = at::full({176, 240}, kNan, a.options());
   const at::Tensor expected = exact_product(a, b);  // makes the library's handle before the capture
   const auto stream = c10::cuda::getStreamFromPool();
@@ -133,24 +136,26 @@ TEST_CASE("GPU: a captured product of a shape not seen before replays", "[gpu][g
   }
   graph.replay();
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  REQUIRE(far(out, expected, at::kBFloat16, 208) == "");
+  REQUIRE(far(out, expected, test::short_type(), 208) == "");
   a.mul_(2);
   graph.replay();
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  REQUIRE(far(out, expected * 2, at::kBFloat16, 208) == "");
+  REQUIRE(far(out, expected * 2, test::short_type(), 208) == "");
 }
 
 TEST_CASE("GPU: what was measured is on disk", "[gpu][gemm]") {
   if (const char* tune = std::getenv("DSTRAIN_GEMM_TUNE"); tune != nullptr && *tune == '0') return;
   test::Random random(6);
-  const at::Tensor a = random({96, 224}, at::kBFloat16).to(at::kCUDA),
-                   b = random({112, 224}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor a = random({96, 224}, test::short_type()).to(at::kCUDA),
+                   b = random({112, 224}, test::short_type()).to(at::kCUDA);
   ops::multiply(a, b.t(), at::zeros({96, 112}, a.options()));
   const auto file =
       gemm_cache_file(at::cuda::getCurrentDeviceProperties()->name, cublasLtGetVersion());
   if (file.empty()) return;
+  const std::string type = c10::toString(test::short_type());
   REQUIRE(GemmCache(file)
-              .find("96 x 112 x 224, a BFloat16/224, b BFloat16/224T, out BFloat16/112, align 16")
+              .find("96 x 112 x 224, a " + type + "/224, b " + type + "/224T, out " + type +
+                    "/112, align 16")
               .has_value());
 }
 

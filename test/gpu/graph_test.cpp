@@ -21,9 +21,9 @@ namespace {
 /// A product of a micro-batch of ViT-H, and one whose result it needs.
 struct Chain {
   test::Random random{3};
-  at::Tensor x = random({16448, 1280}, at::kBFloat16).to(at::kCUDA),
-             first = (random({5120, 1280}, at::kBFloat16) / 36).to(at::kCUDA),
-             second = (random({1280, 5120}, at::kBFloat16) / 72).to(at::kCUDA);
+  at::Tensor x = random({16448, 1280}, test::short_type()).to(at::kCUDA),
+             first = (random({5120, 1280}, test::short_type()) / 36).to(at::kCUDA),
+             second = (random({1280, 5120}, test::short_type()) / 72).to(at::kCUDA);
 
   void run(const at::Tensor& middle, const at::Tensor& y) const {
     ops::multiply(x, first.t(), middle);

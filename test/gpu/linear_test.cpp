@@ -343,7 +343,8 @@ void same_on_both(at::ScalarType type, std::int64_t length, const Operator& op) 
 }
 
 TEST_CASE("GPU: linear maps and their gradients equal those on the CPU", "[gpu][kernels]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto type =
+      GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const bool fp8 = GENERATE(false, true), with_bias = GENERATE(false, true);
   const auto [rows, k, n] = GENERATE(std::tuple{1, 24, 10}, std::tuple{37, 33, 17},
                                      std::tuple{592, 256, 320}, std::tuple{1024, 1024, 768});
@@ -373,7 +374,7 @@ TEST_CASE("GPU: frozen parameters are spared, and the rest equals the CPU", "[gp
   const bool weight_frozen = GENERATE(true, false), bias_frozen = GENERATE(true, false),
              fp8 = GENERATE(false, true);
   CAPTURE(weight_frozen, bias_frozen, fp8);
-  same_on_both(at::kBFloat16, 1024, [&](Maker& make) -> Tensors {
+  same_on_both(test::short_type(), 1024, [&](Maker& make) -> Tensors {
     Parameter weight = make.parameter({64, 48}), bias = make.parameter({64});
     weight.fp8 = fp8;
     const auto freeze = [](Parameter& parameter) {
@@ -393,7 +394,7 @@ TEST_CASE("GPU: frozen parameters are spared, and the rest equals the CPU", "[gp
 }
 
 TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu][kernels]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16})));
   const bool fp8 = GENERATE(false, true), frozen = GENERATE(false, true);
   const double dropout = GENERATE(0.0, 0.25);
   CAPTURE(c10::toString(type), fp8, frozen, dropout);
@@ -423,7 +424,7 @@ TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu
 }
 
 TEST_CASE("GPU: the head's loss and gradients equal those on the CPU", "[gpu][kernels]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16})));
   const std::int64_t rows = GENERATE(1, 300), classes = GENERATE(17, 1000, 32003);
   CAPTURE(c10::toString(type), rows, classes);
   same_on_both(type, 8192, [&](Maker& make) -> Tensors {
@@ -443,7 +444,7 @@ TEST_CASE("GPU: the head's loss and gradients equal those on the CPU", "[gpu][ke
 
 TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]") {
   const std::int64_t rows = 6000, classes = 151'936, width = 64;  // two chunks
-  Maker make(at::kCUDA, at::kBFloat16);
+  Maker make(at::kCUDA, test::short_type());
   Parameter table = make.parameter({classes, width}, 0.2), other = table;
   other.gradient = at::zeros_like(table.gradient);
   const at::Tensor x = make.input({rows, width}), labels = make.labels(rows, classes),
@@ -456,7 +457,7 @@ TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]
     ops::linear_cross_entropy(part(x), other, part(labels), part(weights), parts).backward();
   }
   REQUIRE(far(totals, parts, at::kFloat, rows) == "");
-  REQUIRE(far(dx, x.grad(), at::kBFloat16, classes) == "");
+  REQUIRE(far(dx, x.grad(), test::short_type(), classes) == "");
   REQUIRE(far(table.gradient, other.gradient, at::kFloat, rows) == "");
 }
 

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "engine/device/device.h"
+#include "engine/kernels/gpu.h"
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_session.hpp>
@@ -14,5 +15,11 @@ int main(int argc, char** argv) {
     std::puts("test_gpu: this machine has no GPU (or no driver); nothing was tested");
     return 77;
   }
+  if (const dstrain::GpuLimits& limits = dstrain::kernels::cuda::gpu_limits();
+      !limits.bf16_products)
+    std::printf(
+        "test_gpu: no products of bf16 on a GPU of %d.%d: cases of bf16 that multiply are "
+        "skipped, or run in fp16\n",
+        limits.major, limits.minor);
   return Catch::Session().run(argc, argv);
 }

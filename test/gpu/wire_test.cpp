@@ -31,7 +31,7 @@ std::vector<std::string> all_inputs() {
 TEST_CASE("GPU: blocks are coded, decoded and summed as on the CPU, bit for bit",
           "[gpu][kernels][wire]") {
   const CodeFormat format = GENERATE(from_range(kCodeFormats));
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const bool randomly = GENERATE(false, true);
   const auto [parts, elements] =
       GENERATE(std::pair(1, 128), std::pair(3, 384), std::pair(2, 4224), std::pair(5, 128 * 1001));
@@ -39,7 +39,7 @@ TEST_CASE("GPU: blocks are coded, decoded and summed as on the CPU, bit for bit"
   for (const std::string& kind : all_inputs()) {
     CAPTURE(static_cast<int>(format), c10::toString(type), randomly, parts, elements, kind);
     // Parts of something wider, which begin 256 elements inside.
-    const at::Tensor wide = wire_input(kind, parts, elements + 640).to(type);
+    const at::Tensor wide = wire_input(kind, parts, elements + 640, type);
     const at::Tensor on_gpu = wide.to(at::kCUDA);
     const auto coded_from = [&](const at::Tensor& x) {
       return randomly

@@ -54,6 +54,14 @@ inline at::Tensor wire_input(const std::string& kind, std::int64_t rows, std::in
   return x;
 }
 
+/// The same in `type`, where what is finite decodes to finite numbers of that type.
+inline at::Tensor wire_input(const std::string& kind, std::int64_t rows, std::int64_t elements,
+                             at::ScalarType type) {
+  const at::Tensor x = wire_input(kind, rows, elements);
+  const bool finite = x.isfinite().all().item<bool>();
+  return (type == at::kHalf && finite ? x.clamp(-6e4, 6e4) : x).to(type);
+}
+
 /// Largest magnitude of each block, at every element of it.
 inline at::Tensor block_largest(const at::Tensor& x) {
   const at::Tensor blocks = x.to(at::kDouble).contiguous().view({-1, kCodeBlock});

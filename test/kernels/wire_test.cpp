@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/op_support.h"
 #include "test/kernels/wire_inputs.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
@@ -48,9 +49,11 @@ TEST_CASE("a coded value is half a step from its own at most, and one rounding o
   const CodeFormat format = GENERATE(from_range(kCodeFormats));
   const std::string kind = GENERATE(from_range(kFiniteInputs));
   const std::int64_t elements = GENERATE(128, 384, 128 * 301);
-  const auto type = GENERATE(at::kFloat, at::kBFloat16), slot = GENERATE(at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf),
+             slot = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  if (slot == at::kHalf && type != at::kHalf) return;  // too narrow
   CAPTURE(static_cast<int>(format), kind, elements, c10::toString(type), c10::toString(slot));
-  const at::Tensor w = wire_input(kind, 2, elements).to(type);
+  const at::Tensor w = wire_input(kind, 2, elements, type);
   const at::Tensor decoded = as_double(dequantized(quantized(w, format), elements, format, slot));
   const double rounding = slot == at::kFloat ? 0 : unit_roundoff(slot);
   REQUIRE(everywhere((decoded - as_double(w)).abs() <=
@@ -105,7 +108,7 @@ TEST_CASE("codes lie in order, two of four bits to a byte, then the scales", "[k
 TEST_CASE("the CPU codes as the definition in double does", "[kernels][wire]") {
   const CodeFormat format = GENERATE(from_range(kCodeFormats));
   const bool randomly = GENERATE(false, true);
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   if (randomly && format != CodeFormat::int4) return;
   const std::int64_t rows = 2, elements = 128 * 100;
   std::int64_t differ = 0, in_all = 0;
@@ -113,21 +116,20 @@ TEST_CASE("the CPU codes as the definition in double does", "[kernels][wire]") {
   kinds.insert(kinds.end(), kNonFiniteInputs.begin(), kNonFiniteInputs.end());
   for (const std::string& kind : kinds) {
     CAPTURE(static_cast<int>(format), kind, randomly);
-    const at::Tensor x = wire_input(kind, rows, elements).to(type);
+    const at::Tensor x = wire_input(kind, rows, elements, type);
     const at::Tensor own = coded_rows(x, format), defined = coded_rows(x, format);
-    kernels::QuantizeBlocks args{
-        .x = x.const_data_ptr(),
-        .coded = bytes(own),
-        .parts = rows,
-        .elements = elements,
-        .x_stride = elements,
-        .coded_stride = own.size(1),
-        .format = format,
-        .dtype = type == at::kFloat ? kernels::DType::f32 : kernels::DType::bf16,
-        .stochastic = randomly,
-        .key = 5,
-        .counter = 6,
-        .first_element = 384};
+    kernels::QuantizeBlocks args{.x = x.const_data_ptr(),
+                                 .coded = bytes(own),
+                                 .parts = rows,
+                                 .elements = elements,
+                                 .x_stride = elements,
+                                 .coded_stride = own.size(1),
+                                 .format = format,
+                                 .dtype = ops::kernel_dtype(x),
+                                 .stochastic = randomly,
+                                 .key = 5,
+                                 .counter = 6,
+                                 .first_element = 384};
     kernels::cpu::quantize_blocks(args);
     args.coded = bytes(defined);
     kernels::reference::quantize_blocks(args);
@@ -290,7 +292,7 @@ TEST_CASE("random bits follow the place of an element, not the cut", "[kernels][
 
 TEST_CASE("wrong shapes of coded blocks are our own fault", "[kernels][wire]") {
   const at::Tensor x = wire_input("random", 2, 256), coded = coded_rows(x, CodeFormat::int8);
-  CHECK_THROWS_AS(wire::quantize(x.to(at::kHalf), coded, CodeFormat::int8), Error);
+  CHECK_THROWS_AS(wire::quantize(x.to(at::kDouble), coded, CodeFormat::int8), Error);
   CHECK_THROWS_AS(wire::quantize(x[0], coded, CodeFormat::int8), Error);
   CHECK_THROWS_AS(wire::quantize(x.narrow(1, 0, 100), coded, CodeFormat::int8), Error);
   CHECK_THROWS_AS(wire::quantize(x.narrow(1, 1, 128), coded, CodeFormat::int8), Error);

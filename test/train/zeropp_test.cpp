@@ -124,11 +124,27 @@ TEST_CASE("codes change losses little, and the same in every run", "[train][zero
   CHECK(trained(ranks, all, kZeroppSteps) == found);
 }
 
+TEST_CASE("codes fill fp16 slots and change losses little", "[train][zeropp]") {
+  const Overrides base = {"precision.compute=fp16", "precision.loss_scale.fixed=128"};
+  const ZeroppOutcome plain = trained(2, base, kZeroppSteps);
+  REQUIRE(plain.losses.back() < 0.97 * plain.losses.front());
+  for (const auto& [format, bound] :
+       {std::pair("int8", 0.005), std::pair("fp8", 0.02), std::pair("int4", 0.03)}) {
+    CAPTURE(format);
+    const Overrides codes = joined(base, {fmt::format("precision.gather={}", format)});
+    const ZeroppOutcome found = trained(2, codes, kZeroppSteps);
+    CHECK(distance(found, plain) < bound);
+    CHECK(found != plain);
+    CHECK(trained(2, codes, kZeroppSteps) == found);
+  }
+}
+
 TEST_CASE("codes and second shards of parameters that rest on the host are the same bits",
           "[train][zeropp]") {
   const Overrides form =
       GENERATE(Overrides{"parallel.zero.second_shard=2"}, Overrides{"precision.gather=int4"},
-               Overrides{"precision.gather=fp8", "precision.compute=bf16"}, kAll);
+               Overrides{"precision.gather=fp8", "precision.compute=bf16"},
+               Overrides{"precision.gather=int8", "precision.compute=fp16"}, kAll);
   const char* place = GENERATE("pinned", "pageable");
   CAPTURE(place, fmt::format("{}", fmt::join(form, " ")));
   const ZeroppOutcome expected = trained(4, form, 4);

@@ -14,6 +14,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -153,10 +154,12 @@ kernels::ShortAttention own_arguments(const Attended& result, const Heads& in,
           .dtype = kernel_dtype(in[0])};
 }
 
-/// Heads of 64 elements forward by cuDNN where ours run by mma.sync: it takes 0.09 ms for 128
-/// images of 197 tokens, ours 0.13, and by wgmma 0.075. The log-sum-exp of both is the same.
+/// Heads of 64 elements forward by cuDNN where it runs and ours do by mma.sync: it takes 0.09 ms
+/// for 128 images of 197 tokens, ours 0.13, and by wgmma 0.075. The log-sum-exp of both is the
+/// same.
 Attended forward_own(const Heads& in, const Masking& masking) {
-  if (in[0].size(3) == 64 && !kernels::cuda::short_attention_has_sm90()) {
+  if (in[0].size(3) == 64 && kernels::cuda::gpu_limits().flash_attention &&
+      !kernels::cuda::short_attention_has_sm90()) {
     if (auto result = unless_refused([&] { return attend_by_cudnn(in, masking); })) {
       result->backend = Backend::own;
       return *result;
@@ -253,28 +256,28 @@ Heads backward_flash(const Attended& saved, const at::Tensor& grad, const Heads&
 
 bool fewer_queries(const Heads& in) { return in[0].size(2) < in[1].size(2); }
 
-/// Biases, borders between packed sequences and the causal mask of fewer queries than keys, whole:
-/// for tests of modest length. Rows start at multiples of 64 bytes, as the kernel's loads want. Far
-/// below any score stands for minus infinity, which would make nan of the blocks that hold nothing
-/// else.
+/// Borders between packed sequences and the causal mask of fewer queries than keys, whole, for all
+/// heads at once, or with the biases of each head: heads of 16 bits have these in them. Rows start
+/// at multiples of 16 elements, as the kernel's loads want. Far below any score stands for minus
+/// infinity, which would make nan of the blocks that hold nothing else.
 std::optional<at::Tensor> efficient_biases(const Heads& in, const Masking& masking) {
   const bool packed = masking.sequences.starts.defined();
   if (!masking.biases && !packed && !fewer_queries(in)) return std::nullopt;
   const std::int64_t tokens = in[1].size(2), row_stride = (tokens + 15) / 16 * 16;
   const at::Tensor keys = count_to(tokens, in[1]), queries = query_places(in, masking);
-  at::Tensor biases = linear_biases(
-      queries, keys,
-      masking.biases.value_or(Slopes{.heads = in[0].size(1), .model_heads = in[0].size(1)}),
-      row_stride);
-  if (!masking.biases) biases.zero_();
+  at::Tensor biases =
+      masking.biases
+          ? linear_biases(queries, keys, *masking.biases, row_stride)
+          : at::zeros({1, 1, queries.size(0), row_stride}, in[0].options()).narrow(3, 0, tokens);
+  const double hidden = biases.scalar_type() == at::kHalf ? -6e4 : -1e30;
   if (packed) {
     const at::Tensor sequence = at::searchsorted(masking.sequences.starts, keys, true, true);
     biases.masked_fill_(sequence.unsqueeze(0).ne(sequence.index_select(0, queries).unsqueeze(1)),
-                        -1e30);
+                        hidden);
   }
   if (masking.causal && fewer_queries(in))
-    biases.masked_fill_(keys.unsqueeze(0).gt(queries.unsqueeze(1)), -1e30);
-  return biases.expand({in[0].size(0), -1, -1, -1});
+    biases.masked_fill_(keys.unsqueeze(0).gt(queries.unsqueeze(1)), hidden);
+  return biases.expand({in[0].size(0), in[0].size(1), -1, -1});
 }
 
 Attended forward_efficient(const Heads& shared, const Masking& masking) {
@@ -385,28 +388,36 @@ Heads attend_by_piece_backward(const Attended& saved, const at::Tensor& grad, co
   return all;
 }
 
-/// cuDNN was measured with heads up to 144 wide on Hopper. On Ampere, Ada and the Blackwell of
-/// workstations flash attention is as fast or faster (transformers#48163: 1.22 on A100, 1.07 on
-/// A10G, 1.00 on L40S, 1.14 on RTX PRO 6000).
-std::int64_t widest_for_cudnn() {
-  const int major = kernels::cuda::gpu_limits().major;
-  return major == 9 || major == 10 ? 144 : 0;
+bool own_kernels_attend(const AttentionShape& shape, std::int64_t tokens, std::int64_t width,
+                        const GpuLimits& limits) {
+  return !shape.causal && shape.heads == shape.kv_heads &&
+         tokens <= kernels::short_attention_max_tokens(width, limits);
 }
 
 }  // namespace
 
+std::int64_t widest_for_cudnn(const GpuLimits& limits) {
+  return limits.major == 9 || limits.major == 10 ? 144 : 0;
+}
+
 bool attends_by_own_kernels(const AttentionShape& shape, std::int64_t tokens, std::int64_t width) {
-  return !shape.causal && shape.heads == shape.kv_heads &&
-         tokens <= kernels::short_attention_max_tokens(width, kernels::cuda::gpu_limits());
+  return own_kernels_attend(shape, tokens, width, kernels::cuda::gpu_limits());
+}
+
+Backend gpu_backend(at::ScalarType type, const AttentionShape& shape, const HeadsSize& size,
+                    bool packed, const GpuLimits& limits) {
+  if (type == at::kFloat) return Backend::efficient;
+  if (!packed && own_kernels_attend(shape, size.tokens, size.width, limits)) return Backend::own;
+  if (!limits.flash_attention) return Backend::efficient;
+  return packed || size.width > widest_for_cudnn(limits) ? Backend::flash : Backend::cudnn;
 }
 
 Backend backend_for(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t width,
                     bool packed) {
   if (!qkv.is_cuda()) return Backend::cpu;
-  if (qkv.scalar_type() == at::kFloat) return Backend::efficient;
-  if (!packed && attends_by_own_kernels(shape, qkv.size(0) / shape.batch, width))
-    return Backend::own;
-  return packed || width > widest_for_cudnn() ? Backend::flash : Backend::cudnn;
+  return gpu_backend(qkv.scalar_type(), shape,
+                     {.tokens = qkv.size(0) / shape.batch, .width = width}, packed,
+                     kernels::cuda::gpu_limits());
 }
 
 Attended attend(Backend backend, const Heads& in, const Masking& masking) {

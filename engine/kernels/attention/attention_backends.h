@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/kernels/attention/attention_heads.h"
 
 /// The libraries, and kernels of our own (short_attention.h), that do the softmax; not for other
@@ -28,8 +29,20 @@ struct Attended {
   at::Tensor log_sum_exp, seed, offset;
 };
 
+/// Widest heads for which cuDNN is the library of choice: it was measured with up to 144 elements
+/// on Hopper. On Ampere, Ada and the Blackwell of workstations flash attention is as fast or faster
+/// (transformers#48163: 1.22 on A100, 1.07 on A10G, 1.00 on L40S, 1.14 on RTX PRO 6000).
+[[nodiscard]] std::int64_t widest_for_cudnn(const GpuLimits& limits);
+
+struct HeadsSize {
+  std::int64_t tokens, width;
+};
+/// The backend on a GPU with these limits.
+[[nodiscard]] Backend gpu_backend(at::ScalarType type, const AttentionShape& shape,
+                                  const HeadsSize& size, bool packed, const GpuLimits& limits);
+
 /// The backend for attention of this shape with heads up to `width` elements wide. cuDNN's kernels
-/// may still refuse: then flash attention.
+/// may still refuse: then flash attention. Where neither runs, memory-efficient attention.
 [[nodiscard]] Backend backend_for(const at::Tensor& qkv, const AttentionShape& shape,
                                   std::int64_t width, bool packed);
 

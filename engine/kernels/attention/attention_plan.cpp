@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/kernels/attention/cudnn_attention.h"
+#include "engine/kernels/gpu.h"
 
 namespace dstrain::ops {
 
@@ -20,7 +21,8 @@ Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t l
   Plan plan{.shape = shape, .longest = longest};
   if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat) {
     plan.stretched = stretched_widths(shape.head_dim);
-    plan.cudnn_adds_biases = !fewer_queries && cudnn_adds(slopes_of(shape));
+    plan.cudnn_adds_biases = !fewer_queries && widest_for_cudnn(kernels::cuda::gpu_limits()) > 0 &&
+                             cudnn_adds(slopes_of(shape));
   }
   return plan;
 }

@@ -8,7 +8,7 @@ namespace dstrain::kernels {
 namespace {
 
 /// Warps of a block, and how many blocks a multiprocessor's registers are shared by.
-constexpr int kWarps = 6, kBlocks = 2;
+constexpr int kWarps = kShortAttentionWarps, kBlocks = 2;
 constexpr int kThreads = kWarps * cuda::kWarp;
 constexpr std::int64_t kMaxTokens = 320;
 
@@ -21,31 +21,21 @@ __host__ __device__ inline int tiles_of(int tokens) {
   return (tokens + cuda::kTile - 1) / cuda::kTile;
 }
 
-/// Dynamic shared memory: two operands, and with `staged` room for the rows that warps move.
-std::size_t forward_bytes(std::int64_t tokens, std::int64_t head_dim, bool staged) {
-  const int tiles = 2 * tiles_of(static_cast<int>(tokens)) + (staged ? kWarps : 0);
-  return static_cast<std::size_t>(tiles) * cuda::kTile * static_cast<std::size_t>(head_dim + 8) * 2;
-}
-
-/// And facts of each row: never less than forward.
-std::size_t backward_bytes(std::int64_t tokens, std::int64_t head_dim, bool staged) {
-  return forward_bytes(tokens, head_dim, staged) +
-         static_cast<std::size_t>(tiles_of(static_cast<int>(tokens))) * cuda::kTile *
-             sizeof(cuda::RowFacts);
-}
-
 }  // namespace
 
 std::int64_t short_attention_max_tokens(std::int64_t head_dim, const GpuLimits& limits) {
   if (head_dim != 64 && head_dim != 80) return 0;
   std::int64_t tokens = kMaxTokens;
-  while (tokens > 0 && backward_bytes(tokens, head_dim, false) > limits.shared_block)
+  while (tokens > 0 &&
+         short_attention_backward_bytes(tokens, head_dim, false) > limits.shared_block)
     tokens -= cuda::kTile;
   return tokens;
 }
 
 namespace cuda {
 namespace {
+
+static_assert(kTile == kShortAttentionTile && sizeof(RowFacts) == 2 * sizeof(float));
 
 /// Copies `tokens` rows to shared memory, zeros behind them up to a whole tile; to be waited for.
 template <typename T, int kWidth>
@@ -279,11 +269,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// With the room of staged rows of 80 elements two blocks would leave little L1 cache: 0.42 instead
-/// of 0.38 ms for ViT-H's 64 images on an H100; rows of 64 take 0.29 instead of 0.31 ms when
-/// staged.
-constexpr bool stages_backward(std::int64_t head_dim) { return head_dim <= 64; }
-
 template <typename T, int kWidth, bool kStaged>
 __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
   const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
@@ -433,23 +418,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// Calls body(staged) with std::true_type where it is wanted and the GPU has the room.
+/// Calls body(staged) with a constant.
 template <typename Body>
-void with_staging(bool wanted, std::size_t bytes, const Body& body) {
-  if (wanted && bytes <= gpu_limits().shared_block) {
-    body(std::true_type{});
-  } else {
-    body(std::false_type{});
-  }
+void with_staging(bool staged, const Body& body) {
+  staged ? body(std::true_type{}) : body(std::false_type{});
 }
 
 }  // namespace
 
 void short_attention_sm80(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
-    with_staging(true, forward_bytes(args.tokens, kWidth, true), [&](auto staged) {
+    const bool stages = short_attention_stages(args.tokens, kWidth, gpu_limits());
+    with_staging(stages, [&](auto staged) {
       constexpr bool kStaged = decltype(staged)::value;
-      const std::size_t bytes = forward_bytes(args.tokens, kWidth, kStaged);
+      const std::size_t bytes = short_attention_bytes(args.tokens, kWidth, kStaged);
       const auto kernel = short_attention_kernel<T, kWidth, kStaged>;
       allow_shared(kernel, "short_attention", bytes);
       const auto blocks = static_cast<unsigned>(args.batch * args.heads);
@@ -462,9 +444,10 @@ void short_attention_sm80(const ShortAttention& args, cudaStream_t stream) {
 void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream) {
   const std::int64_t tokens = args.forward.tokens;
   with_heads(args.forward, [&]<typename T, int kWidth>() {
-    with_staging(stages_backward(kWidth), backward_bytes(tokens, kWidth, true), [&](auto staged) {
+    const bool stages = short_attention_backward_stages(tokens, kWidth, gpu_limits());
+    with_staging(stages, [&](auto staged) {
       constexpr bool kStaged = decltype(staged)::value;
-      const std::size_t bytes = backward_bytes(tokens, kWidth, kStaged);
+      const std::size_t bytes = short_attention_backward_bytes(tokens, kWidth, kStaged);
       const auto kernel = short_attention_backward_kernel<T, kWidth, kStaged>;
       allow_shared(kernel, "short_attention_backward", bytes);
       const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);

@@ -55,6 +55,7 @@ void with_heads(const ShortAttention& a, const Body& body) {
       a.dtype == DType::f32)
     throw Error(ErrorKind::internal, "short attention: " + std::to_string(a.tokens) +
                                          " tokens, heads of " + std::to_string(a.head_dim));
+  check_products("short_attention", a.dtype);
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (sizeof(T) == 2) {

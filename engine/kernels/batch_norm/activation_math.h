@@ -17,9 +17,12 @@ namespace activation_math {
 
 inline constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-/// min(max(z, low), high), where nan stays nan.
+/// min(max(z, low), high), where nan stays nan. On a GPU equal bits whatever its compute
+/// capability: -0 becomes a low of 0, and every nan the same.
 DSTRAIN_HOST_DEVICE float clamped(float z, float low, float high) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return z != z ? __int_as_float(0x7fffffff) : fminf(fmaxf(z, low), high);
+#elif defined(__CUDA_ARCH__)
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(z), "f"(low));
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(y), "f"(high));

@@ -12,8 +12,8 @@
 namespace dstrain::kernels {
 namespace {
 
-constexpr int kMaxColumns = 128;  // of a tile
-constexpr int kFragment = 16;     // pixels of one operand of the tensor cores
+constexpr int kMaxColumns = kDirectColumns;  // of a tile
+constexpr int kFragment = 16;                // pixels of one operand of the tensor cores
 constexpr int kForwardRows = 4, kBackwardRows = 2;
 constexpr std::int64_t kBlocks = 2 * 132;  // two on each multiprocessor of an H100 or H200
 
@@ -24,16 +24,17 @@ struct Tiles {
   std::int64_t all;
 };
 
-Tiles tiles_of(std::int64_t samples, int out_height, int out_width, int rows) {
-  const int across = (out_width + kMaxColumns - 1) / kMaxColumns,
-            share = (out_width + across - 1) / across, down = (out_height + rows - 1) / rows;
+Tiles tiles_of(std::int64_t samples, int out_height, int out_width, int rows,
+               int most = kMaxColumns) {
+  const int across = (out_width + most - 1) / most, share = (out_width + across - 1) / across,
+            down = (out_height + rows - 1) / rows;
   return {.columns = (share + kFragment - 1) / kFragment * kFragment,
           .across = across,
           .down = down,
           .all = samples * across * down};
 }
-Tiles tiles_of(const DirectShape& s, int rows) {
-  return tiles_of(s.samples, s.out_height, s.out_width, rows);
+Tiles tiles_of(const DirectShape& s, int rows, int most = kMaxColumns) {
+  return tiles_of(s.samples, s.out_height, s.out_width, rows, most);
 }
 
 }  // namespace
@@ -203,11 +204,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// 16 bytes to shared memory, zeros where not `inside`.
+/// 16 bytes to shared memory, zeros where not `inside`; to be waited for.
 __device__ inline void copy_async(std::uint16_t* to, const void* from, bool inside) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  *reinterpret_cast<uint4*>(to) = inside ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+#else
   const auto address = shared_address(to);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
                "r"(inside ? 16 : 0));
+#endif
+}
+
+__device__ inline void wait_for_copies() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
 template <int K, int S, int kOut>
@@ -219,14 +230,18 @@ struct Backward {
   static constexpr int kArray = kMaxColumns + 16, kLine = 2 * S * kArray;
   static constexpr int kLines = kDirectChannels * kImageRows * kLine;
   static constexpr int kGradPitch = kOut + 8;
-  static constexpr int kGrads = kBackwardRows * kMaxColumns * kGradPitch;
+  /// Lines, and the gradients of a tile of so many columns.
+  static constexpr std::size_t bytes(int columns) {
+    return sizeof(std::uint16_t) *
+           (kLines + static_cast<std::size_t>(kBackwardRows * columns * kGradPitch));
+  }
   /// Eights of elements of windows; warps share them, or else the pixels.
   static constexpr int kEights = (W::kLines * W::kTaps + 7) / 8;
   static constexpr bool kSharePixels = kEights % kWarps != 0;
   static constexpr int kOwn = kSharePixels ? kEights : kEights / kWarps;
   static constexpr int kWindow = W::kLines * K;
-  static constexpr std::size_t kBytes = sizeof(std::uint16_t) * (kLines + kGrads);
-  static_assert(!kSharePixels || sizeof(float) * kOut * kEights * 8 <= kBytes);
+  static_assert(bytes(kNarrowDirectColumns) <= kLeastSharedBlock);
+  static_assert(!kSharePixels || sizeof(float) * kOut * kEights * 8 <= bytes(kNarrowDirectColumns));
 };
 
 /// Rows of the product are output channels, its columns elements of the window, its depth pixels.
@@ -272,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           to[0] = bits;
           if (x >= S) to[B::kArray - 1] = bits;
         });
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    wait_for_copies();
     __syncthreads();
     for (int fragment = B::kSharePixels ? warp : 0; fragment < fragments;
          fragment += B::kSharePixels ? kWarps : 1) {
@@ -351,6 +366,7 @@ void with_shape(const DirectShape& s, DType dtype, const Body& body) {
 }  // namespace
 
 void direct_conv(const DirectConv& args, cudaStream_t stream) {
+  check_products("direct_conv", args.dtype);
   const Tiles tiles = tiles_of(args.shape, kForwardRows);
   if (tiles.all == 0) return;
   const auto blocks = static_cast<unsigned>(std::min(kBlocks, tiles.all));
@@ -362,14 +378,17 @@ void direct_conv(const DirectConv& args, cudaStream_t stream) {
 }
 
 void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream) {
-  const Tiles tiles = tiles_of(args.shape, kBackwardRows);
-  if (tiles.all == 0) return;
-  const std::int64_t blocks = std::min(kBlocks, tiles.all);
-  with_shape(args.shape, args.dtype, [&](auto zero, auto kernel, auto step, auto eights) {
+  check_products("direct_conv_backward", args.dtype);
+  const DirectShape& s = args.shape;
+  const std::int64_t blocks = direct_partials(s.samples, s.out_height, s.out_width);
+  if (blocks == 0) return;
+  const int columns = direct_backward_columns(s, gpu_limits());
+  const Tiles tiles = tiles_of(s, kBackwardRows, columns);
+  with_shape(s, args.dtype, [&](auto zero, auto kernel, auto step, auto eights) {
     constexpr int K = decltype(kernel)::value, S = decltype(step)::value,
                   kOut = decltype(eights)::value * 8;
     constexpr auto run = direct_backward_kernel<decltype(zero), K, S, kOut>;
-    constexpr std::size_t bytes = Backward<K, S, kOut>::kBytes;
+    const std::size_t bytes = Backward<K, S, kOut>::bytes(columns);
     allow_shared(run, "direct_conv_backward", bytes);
     run<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(args, tiles);
   });
@@ -380,4 +399,19 @@ void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream) {
 }
 
 }  // namespace cuda
+
+std::size_t direct_backward_bytes(const DirectShape& shape, int columns) {
+  std::size_t bytes = 0;
+  cuda::with_shape(shape, DType::f16, [&](auto, auto kernel, auto step, auto eights) {
+    bytes = cuda::Backward<decltype(kernel)::value, decltype(step)::value,
+                           decltype(eights)::value * 8>::bytes(columns);
+  });
+  return bytes;
+}
+
+int direct_backward_columns(const DirectShape& shape, const GpuLimits& limits) {
+  return direct_backward_bytes(shape, kDirectColumns) <= limits.shared_block ? kDirectColumns
+                                                                             : kNarrowDirectColumns;
+}
+
 }  // namespace dstrain::kernels

@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/kernels/dtype.h"
 
 /// Convolutions of images of three channels on tensor cores, without windows in memory: arguments,
@@ -29,6 +31,13 @@ inline constexpr int kDirectChannels = 3;  ///< of the image
          ((kernel == 7 && stride == 2 && out == 64) || (kernel == 3 && stride == 1 && out == 64) ||
           (kernel == 3 && stride == 2 && out == 32));
 }
+
+/// Columns of the output that a tile of backward has at most: the second number on GPUs whose
+/// blocks have too little shared memory for the first.
+inline constexpr int kDirectColumns = 128, kNarrowDirectColumns = 112;
+/// Dynamic shared memory of backward.
+[[nodiscard]] std::size_t direct_backward_bytes(const DirectShape& shape, int columns);
+[[nodiscard]] int direct_backward_columns(const DirectShape& shape, const GpuLimits& limits);
 
 /// y = relu(round(conv(x)) + bias), where these are asked for: the same numbers as by a pass over
 /// what the convolution wrote.

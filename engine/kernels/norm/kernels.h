@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
@@ -89,6 +90,8 @@ inline constexpr std::int64_t kMaxNormDim = 8192;
 inline constexpr std::int64_t kMaxNormSumsDim = 6144;  ///< of AddLayerNormBackward::grad_x_sums
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
 [[nodiscard]] std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim);
+/// Dynamic shared memory of backward, which stages rows there where a block has room for them.
+[[nodiscard]] std::size_t norm_backward_bytes(std::int64_t dim, DType dtype, bool staged);
 
 namespace cuda {
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream);

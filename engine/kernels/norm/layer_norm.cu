@@ -17,6 +17,18 @@ std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim) {
   return rows * warps_of_row;
 }
 
+std::size_t norm_backward_bytes(std::int64_t dim, DType dtype, bool staged) {
+  std::size_t bytes = 0;
+  cuda::with_type(dtype, [&](auto zero) {
+    cuda::with_backward_shape("norm", dim, [&](auto packs, auto) {
+      using T = decltype(zero);
+      constexpr int N = decltype(packs)::value;
+      bytes = staged ? cuda::NormStaging<T, N>::kBytes : cuda::NormHeld<T, N>::kBytes;
+    });
+  });
+  return bytes;
+}
+
 namespace cuda {
 
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream) {

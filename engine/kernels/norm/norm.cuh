@@ -19,7 +19,9 @@ static_assert(kNormBlocks <= kAbsMaxPartials);
 
 /// Layer norm subtracts the mean and adds a bias.
 template <typename Args>
-inline constexpr bool kCentered = requires(Args a) { a.mean; };
+inline constexpr bool kCentered = requires(Args a) {
+  a.mean;
+};
 
 /// The W warps of a row, of which the block has `Rows`, add up K numbers of each lane in a fixed
 /// order. Two calls in a row need two `shared`: a fast warp may already write the next numbers
@@ -191,20 +193,39 @@ struct NormStaging {
   }
 };
 
+/// The same in registers, where a block has no room for staged rows.
+template <typename T, int N>
+struct NormHeld {
+  static constexpr int kStages = 1;
+  /// For the sums of columns, one kind after the other.
+  static constexpr std::size_t kBytes = sizeof(float) * N * kPack * kNormThreads;
+
+  Pack<T> packs[3][N];
+
+  __device__ explicit NormHeld(uint4* /*shared*/) {}
+  __device__ void fetch(int /*stage*/, int source, int n, const void* from, std::int64_t pack) {
+    packs[source][n] = load<T, kPack>(from, pack);
+  }
+  __device__ void unpack(int /*stage*/, int source, int n, float (&out)[kPack]) const {
+    packs[source][n].unpack(out);
+  }
+};
+
 /// Each lane keeps the parameter gradients of its columns in registers over all its rows, with
 /// kSumX also the sums of what it writes; the block adds its rows up in order and writes one row of
 /// partial sums.
-template <typename Args, typename T, int N, int W, bool kSumX>
-__global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
+template <typename Args, typename T, int N, int W, bool kSumX, bool kStaged>
+__global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 1)
     add_norm_backward_kernel(const Args a) {
-  using Staging = NormStaging<T, N>;
+  using Staging = std::conditional_t<kStaged, NormStaging<T, N>, NormHeld<T, N>>;
   constexpr int kRowThreads = W * kWarp, kRows = kNormWarps / W;
-  constexpr int kTotals = kCentered<Args> ? 2 : 1;       // grad_weight, and grad_bias
+  constexpr int kTotals = kCentered<Args> ? 2 : 1;          // grad_weight, and grad_bias
   constexpr int kSums = kTotals + static_cast<int>(kSumX);  // of columns
-  static_assert(sizeof(float) * kRows * kSums * N * kRowThreads * kPack <= Staging::kBytes);
+  constexpr int kSumsAtOnce = kStaged ? kSums : 1;
+  static_assert(sizeof(float) * kRows * kSumsAtOnce * N * kRowThreads * kPack <= Staging::kBytes);
   extern __shared__ uint4 shared[];
   __shared__ float sums[2][kNormWarps][kTotals];
-  const Staging staging{shared};
+  Staging staging{shared};
   const int thread = static_cast<int>(threadIdx.x) % kRowThreads,
             slot = static_cast<int>(threadIdx.x) / kRowThreads;
   const int dim = static_cast<int>(a.dim), packs = dim / kPack;
@@ -312,37 +333,45 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
   if (!add_gradients) return;
 
   __pipeline_wait_prior(0);
-  __syncthreads();                                    // no thread reads staged rows any more
-  float* columns = reinterpret_cast<float*>(shared);  // [kRows, kSums, dim]
-#pragma unroll
-  for (int s = 0; s < kSums; ++s) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const int pack = thread + n * kRowThreads;
-      if (pack < packs)
-        store(columns + (slot * kSums + s) * dim, pack, Pack<float>::of(gradient[s][n]));
-    }
-  }
-  __syncthreads();
+  float* columns = reinterpret_cast<float*>(shared);  // [kRows, kSumsAtOnce, dim]
   float* partial = a.partial + static_cast<std::int64_t>(blockIdx.x) * kTotals * dim;
-  for (int i = static_cast<int>(threadIdx.x); i < kSums * dim; i += kNormThreads) {
-    float sum = 0;
+  const auto write_sums = [&](int first) {
+    __syncthreads();  // no thread reads staged rows, or the sums before, any more
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sum += columns[r * kSums * dim + i];
-    if constexpr (kSumX) {
-      if (i >= kTotals * dim) {
-        a.grad_x_sums[static_cast<std::int64_t>(blockIdx.x) * dim + i - kTotals * dim] = sum;
-        continue;
+    for (int s = 0; s < kSumsAtOnce; ++s) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const int pack = thread + n * kRowThreads;
+        if (pack < packs)
+          store(columns + (slot * kSumsAtOnce + s) * dim, pack,
+                Pack<float>::of(gradient[first + s][n]));
       }
     }
-    partial[i] = sum;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kSumsAtOnce * dim; i += kNormThreads) {
+      float sum = 0;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sum += columns[r * kSumsAtOnce * dim + i];
+      const int place = first * dim + i;
+      if constexpr (kSumX) {
+        if (place >= kTotals * dim) {
+          a.grad_x_sums[static_cast<std::int64_t>(blockIdx.x) * dim + place - kTotals * dim] = sum;
+          continue;
+        }
+      }
+      partial[place] = sum;
+    }
+  };
+  write_sums(0);
+  if constexpr (kSumsAtOnce < kSums) {
+#pragma unroll
+    for (int first = 1; first < kSums; ++first) write_sums(first);
   }
 }
 
 inline void check_norm_dim(const char* norm, std::int64_t dim) {
   if (dim > 0 && dim % kPack == 0 && dim <= kMaxNormDim) return;
-  throw Error(ErrorKind::internal,
-              std::string(norm) + " over " + std::to_string(dim) + " elements",
+  throw Error(ErrorKind::internal, std::string(norm) + " over " + std::to_string(dim) + " elements",
               "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
 }
 
@@ -406,14 +435,22 @@ template <typename Args>
 std::int64_t launch_norm_backward(const char* norm, const Args& args, cudaStream_t stream) {
   const std::int64_t blocks = norm_partials(args.rows);
   const auto launch = [&](auto zero, auto packs, auto warps, auto sum_x) {
+    using T = decltype(zero);
     constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
-    constexpr int kBytes = NormStaging<decltype(zero), N>::kBytes;
-    const auto kernel =
-        add_norm_backward_kernel<Args, decltype(zero), N, W, decltype(sum_x)::value>;
-    allow_shared(kernel, norm, kBytes);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                         cudaSharedmemCarveoutMaxShared);
-    kernel<<<static_cast<unsigned>(blocks), kNormThreads, kBytes, stream>>>(args);
+    const auto run = [&](auto staged, std::size_t bytes) {
+      const auto kernel =
+          add_norm_backward_kernel<Args, T, N, W, decltype(sum_x)::value, decltype(staged)::value>;
+      allow_shared(kernel, norm, bytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared);
+      kernel<<<static_cast<unsigned>(blocks), kNormThreads, bytes, stream>>>(args);
+    };
+    constexpr std::size_t kStaged = NormStaging<T, N>::kBytes;
+    if constexpr (kStaged > kLeastSharedBlock) {
+      if (kStaged > gpu_limits().shared_block)
+        return run(std::false_type{}, NormHeld<T, N>::kBytes);
+    }
+    run(std::true_type{}, kStaged);
   };
   with_type(args.dtype, [&](auto zero) {
     with_backward_shape(norm, args.dim, [&](auto packs, auto warps) {

@@ -74,11 +74,17 @@ struct Pairs {
   /// Both rounded, and zero where they are below.
   __device__ static std::uint32_t relu(float low, float high) {
     std::uint32_t word;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    const activation_math::Clamp relu{0.0f, activation_math::kInfinite};
+    const Pack<T, 2> both{from_float<T>(relu.value(low)), from_float<T>(relu.value(high))};
+    memcpy(&word, &both, sizeof(word));
+#else
     if constexpr (std::is_same_v<T, __half>) {
       asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     } else {
       asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     }
+#endif
     return word;
   }
   __device__ static std::uint32_t larger(std::uint32_t a, std::uint32_t b) {

@@ -14,9 +14,9 @@ namespace dstrain::kernels {
 
 /// codes = x / scale, rounded; scale = the block's largest magnitude over the format's, rounded up
 /// to bf16 and at least 2^-100. A block with a value that is not finite has a nan for its scale and
-/// zeros for its codes; one within 2^-7 of the largest fp32 may decode to infinity.
+/// zeros for its codes; one within 2^-7 of the largest number of the type may decode to infinity.
 struct QuantizeBlocks {
-  const void* x;        ///< parts of `elements`, fp32 or bf16
+  const void* x;        ///< parts of `elements`
   std::uint8_t* coded;  ///< parts of coded_bytes(format, elements)
   std::int64_t parts, elements;
   std::int64_t x_stride;      ///< elements between parts, a multiple of 8

@@ -41,8 +41,6 @@ std::uint8_t* bytes_of(const at::Tensor& coded) {
 kernels::QuantizeBlocks quantize_args(const at::Tensor& x, const at::Tensor& coded,
                                       CodeFormat format) {
   check_rows("what is quantised", x);
-  DSTRAIN_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
-                "wire: what is quantised is neither fp32 nor bf16");
   check_coded(coded, x, x.size(0), x.size(1), format);
   return {.x = x.const_data_ptr(),
           .coded = bytes_of(coded),

@@ -263,7 +263,7 @@ void launch_quantize(const QuantizeBlocks& args, cudaStream_t stream) {
 
 void quantize_blocks(const QuantizeBlocks& args, cudaStream_t stream) {
   if (args.parts == 0 || args.elements == 0) return;
-  const auto launch = [&](auto zero) {
+  with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     with_format(args.format, [&](auto format) {
       constexpr CodeFormat kFormat = decltype(format)::kValue;
@@ -272,12 +272,7 @@ void quantize_blocks(const QuantizeBlocks& args, cudaStream_t stream) {
       }
       launch_quantize<T, kFormat, false>(args, stream);
     });
-  };
-  if (args.dtype == DType::bf16) {
-    launch(__nv_bfloat16{});
-  } else {
-    launch(float{});
-  }
+  });
   check_launch("quantize_blocks");
 }
 

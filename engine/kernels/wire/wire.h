@@ -25,7 +25,7 @@ struct RandomPlace {
   std::int64_t first_element = 0;  ///< of x in the whole, a multiple of kCodeBlock
 };
 
-/// x fp32 or bf16, each value to the nearest that the format has.
+/// x fp32, bf16 or fp16, each value to the nearest that the format has.
 void quantize(const at::Tensor& x, const at::Tensor& coded, CodeFormat format);
 /// The same in int4, up or down at random and right on average; rows of x lie in the whole as they
 /// lie in memory, a multiple of kCodeBlock elements apart.
