@@ -93,24 +93,35 @@ const CLI::App& chosen_command(const CLI::App& app) {
   return *level;
 }
 
+/// "checkpoint export": the words after the program's name.
+std::string words_of(const CLI::App& command) {
+  const CLI::App* group = command.get_parent();
+  return group != nullptr && group->get_parent() != nullptr
+             ? fmt::format("{} {}", group->get_name(), command.get_name())
+             : command.get_name();
+}
+
 /// For words that the chosen command does not take: which, and the option that was meant. Nothing
 /// when it takes them all.
 std::optional<Error> unknown_word(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining(/*recurse=*/true);
   if (words.empty()) return std::nullopt;
   const CLI::App& command = chosen_command(app);
+  const std::string called = words_of(command);
   const auto unknown = std::find_if(words.begin(), words.end(),
                                     [](const std::string& word) { return word.starts_with('-'); });
   if (unknown == words.end()) {
     return Error(ErrorKind::usage,
-                 fmt::format("{}: one word too many, '{}'", command.get_name(), shown(words[0])),
-                 fmt::format("{} --help says what it takes", command.get_name()));
+                 fmt::format("{}: one word too many, '{}'", called, shown(words[0])),
+                 fmt::format("a pattern such as runs/NAME-* is as many words as there are folders; "
+                             "{} --help says what it takes",
+                             called));
   }
   const std::string name = unknown->substr(0, unknown->find('='));
   const std::string here = meaning_here(name, command);
   return Error(
-      ErrorKind::usage, fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
-      here.empty() ? fmt::format("{} --help lists its options", command.get_name()) : here);
+      ErrorKind::usage, fmt::format("{} has no option '{}'", called, shown(name)),
+      here.empty() ? fmt::format("{} --help lists its options", called) : here);
 }
 
 /// --help and --version, as text.

@@ -24,6 +24,12 @@ std::string hint_for_model_folder(const fs::path& path) {
   const std::string name = path.string();
   if (!path_exists(path)) {
     if (!is_hub_name(name)) return "";
+    // Recipes look in models/, which is no owner.
+    if (name.starts_with("models/"))
+      return fmt::format(
+          "there is no such folder, and dstrain downloads nothing: `hf download OWNER/{} "
+          "--local-dir {}` (recipes/guides/data-and-models.md)",
+          path.filename().string(), name);
     return fmt::format(
         "there is no such folder, and dstrain downloads nothing: `hf download {} --local-dir "
         "FOLDER`, then name that folder",

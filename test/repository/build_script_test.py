@@ -1,4 +1,4 @@
-"""scripts/build configures once, says how long a build from nothing takes, and hands its targets to ninja."""
+"""scripts/build configures once, says how long a build from nothing takes, and hands its targets to ninja. scripts/setup lists what it installs."""
 import os
 import pathlib
 import shutil
@@ -31,4 +31,15 @@ with tempfile.TemporaryDirectory() as folder:
     assert build("release", "dstrain", "test_base") == ["ninja -C build/release dstrain test_base"]
     assert build("release", DSTRAIN_GPUS="8.0")[0] == kernels
     assert build("dev") == [kernels, "ninja -C build/dev"]
-print("scripts/build: ok")
+
+
+def setup(*words):
+    return subprocess.run([ROOT / "scripts/setup", *words], capture_output=True, text=True, env={"PATH": os.environ["PATH"], "HOME": "/nowhere"})
+
+wheels = setup("--list", "pip").stdout.split()
+page = (ROOT / "recipes/guides/install.md").read_text()
+for name in ("torch", "pyarrow"):
+    assert any(wheel.startswith(f"{name}==") and f" {wheel} " in page for wheel in wheels), f"{name}: {wheels}, not what install.md says"
+assert {"g++", "cmake", "libgloo-dev"} <= set(setup("--list", "apt").stdout.split())
+assert (wrong := setup("--test")).returncode == 64 and "none of --tests, --list apt" in wrong.stderr, wrong
+print("scripts/build and scripts/setup: ok")

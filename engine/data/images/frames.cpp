@@ -49,7 +49,9 @@ ImageList list_clip_folders(const fs::path& root, Split split, int frames,
                 "expected ROOT/train/CLASS/CLIP/*.jpg and ROOT/test/CLASS/CLIP/*.jpg");
   }
   const auto classes = list_classes(root / "train");
-  const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root);
+  const fs::path folder = split == Split::train
+                              ? root / "train"
+                              : find_test_folder(root, "put the test clips into ROOT/test/CLASS/");
   ImageList list{.root = folder,
                  .classes = static_cast<int>(classes.size()),
                  .frames = frames,

@@ -14,11 +14,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kTestEvery = 10;
+constexpr const char* kNoTest =
+    "put the test images into ROOT/test/CLASS/, or name ROOT/train in data.path: the first of "
+    "each ten files of a class is then for evaluation";
 
 /// ROOT/train and ROOT/test: the training folder says which classes there are.
 ImageList list_split_folders(const fs::path& root, Split split) {
   const auto classes = list_classes(root / "train");
-  const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root);
+  const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root, kNoTest);
   ImageList list{
       .root = folder, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (const auto& [name, label] : labelled_folders(root / "train", classes, folder)) {

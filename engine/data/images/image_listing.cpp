@@ -100,14 +100,14 @@ std::vector<std::string> list_images(const fs::path& root, const std::string& na
   return files;
 }
 
-fs::path find_test_folder(const fs::path& root) {
+fs::path find_test_folder(const fs::path& root, const char* hint) {
   for (const char* name : kTestNames) {
     if (path_kind(root / name) == PathKind::folder) return root / name;
   }
   throw Error(
       ErrorKind::data,
       fmt::format("{} has a folder 'train' but none of {}", root.string(), "test, val, validation"),
-      "put the test images into ROOT/test/CLASS/");
+      hint);
 }
 
 std::vector<std::string> list_clips(const fs::path& root, const std::string& name) {

@@ -21,8 +21,9 @@ namespace dstrain::formats {
 /// `others`, but those that start with a dot and what is in folders that list_classes() leaves out.
 [[nodiscard]] std::vector<std::string> list_images(const std::filesystem::path& root,
                                                    const std::string& name, OtherFiles& others);
-/// root/test, root/val or root/validation.
-[[nodiscard]] std::filesystem::path find_test_folder(const std::filesystem::path& root);
+/// root/test, root/val or root/validation; Error{data} with `hint` where there is none.
+[[nodiscard]] std::filesystem::path find_test_folder(const std::filesystem::path& root,
+                                                     const char* hint);
 /// The folders in `folder` with their places among `classes`, those of `training`.
 [[nodiscard]] std::vector<std::pair<std::string, int>> labelled_folders(
     const std::filesystem::path& training, const std::vector<std::string>& classes,

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/model_folder.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/token_cache.h"
@@ -69,11 +70,13 @@ fs::path tokenizer_file(const DataConfig& data, const std::string& model_weights
   }
   const fs::path file = path_kind(place) == PathKind::folder ? place / "tokenizer.json" : place;
   if (!path_exists(file)) {
-    throw Error(ErrorKind::data,
-                fmt::format("{} '{}': there is no {}",
-                            data.tokenizer.empty() ? "model.weights" : "data.tokenizer",
-                            place.string(), file.string()),
-                "name the model's folder, or a tokenizer.json, in data.tokenizer");
+    const std::string known = hint_for_model_folder(place);
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{} '{}': there is no {}",
+                    data.tokenizer.empty() ? "model.weights" : "data.tokenizer", place.string(),
+                    file.string()),
+        known.empty() ? "name the model's folder, or a tokenizer.json, in data.tokenizer" : known);
   }
   return file;
 }
