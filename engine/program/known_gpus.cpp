@@ -162,6 +162,8 @@ Machine estimated_machine(const KnownGpu& gpu) {
                              gpu.major * 10 + gpu.minor < 75 ? "; for plans alone" : "");
   machine.flops_per_s = products * gpu.flops_per_s();
   machine.fp8_flops_per_s = known.fp8_flops_per_s / sheet.fp8_flops_per_s * gpu.fp8_flops_per_s;
+  machine.fp32_flops_per_s =
+      known.fp32_flops_per_s / sheet.vector_flops_per_s * gpu.vector_flops_per_s;
   machine.attention_flops_per_s =
       known.attention_flops_per_s / known.flops_per_s * machine.flops_per_s;
   machine.vector_flops_per_s =

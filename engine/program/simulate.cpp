@@ -90,6 +90,13 @@ Comm comm_of(const Exchange& exchange) {
       .op = exchange.op, .axis = exchange.axis, .width = exchange.width, .bytes = exchange.bytes};
 }
 
+/// The rates of products of the width that a run computes in.
+Machine for_compute(Machine machine, int compute_bytes) {
+  if (compute_bytes == 4 && machine.fp32_flops_per_s > 0)
+    machine.flops_per_s = machine.attention_flops_per_s = machine.fp32_flops_per_s;
+  return machine;
+}
+
 class Simulator {
  public:
   Simulator(const Program& program, const Layout& layout, const ModelCost& cost,
@@ -97,7 +104,7 @@ class Simulator {
       : program_(program),
         layout_(layout),
         cost_(cost),
-        machine_(machine),
+        machine_(for_compute(machine, layout.widths.compute)),
         two_at_once_(runs_two_at_once(program)) {}
 
   [[nodiscard]] Demand demand(const Action& action) const;
@@ -122,7 +129,7 @@ class Simulator {
   const Program& program_;
   const Layout& layout_;
   const ModelCost& cost_;
-  const Machine& machine_;
+  const Machine machine_;
   const bool two_at_once_;
   Simulation result_;
 };

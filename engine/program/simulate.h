@@ -13,7 +13,8 @@ namespace dstrain {
 /// machine.cpp.
 struct Machine {
   std::string name;
-  double flops_per_s = 0;              ///< matrix products in the compute dtype
+  double flops_per_s = 0;              ///< matrix products of 16 bits; on a CPU all
+  double fp32_flops_per_s = 0;         ///< and of fp32, attention too; 0: as fast as others
   double fp8_flops_per_s = 0;          ///< and in FP8; 0: as fast as others
   double attention_flops_per_s = 0;    ///< and inside attention; 0: as fast as others
   double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted

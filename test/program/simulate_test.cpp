@@ -66,6 +66,16 @@ TEST_CASE("a block's FP8 products take the time of their own rate, its casts tha
   CHECK(play(c, machine).compute_s == Approx(before - (2 - 0.5) - (4 - 1) + 0.2 + 0.7));
 }
 
+TEST_CASE("products of fp32 take the time of their own rate", "[simulate]") {
+  Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
+  Machine machine = round_machine();
+  const double narrow = play(c, machine).compute_s;
+  machine.fp32_flops_per_s = machine.flops_per_s / 4;
+  CHECK(play(c, machine).compute_s == Approx(narrow));
+  c.layout.widths.compute = 4;
+  CHECK(play(c, machine).compute_s == Approx(4 * narrow));
+}
+
 TEST_CASE("a block's attention takes the time of its own rate, in both directions", "[simulate]") {
   Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
   Machine machine = round_machine();

@@ -214,10 +214,14 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
     return rates;
   }
   rates.device_memory = facts.memory_bytes;
-  rates.flops_per_s = product_rate(kProducts, at::kBFloat16, device);
-  say("bf16 products as in training", rates.flops_per_s, 1e12, "TFLOP/s");
-  rates.burst_flops_per_s = product_rate(std::array{kLarge}, at::kBFloat16, device);
-  say("bf16 products of 8192^3", rates.burst_flops_per_s, 1e12, "TFLOP/s");
+  const bool bf16 = facts.limits.bf16_products;
+  const at::ScalarType narrow = bf16 ? at::kBFloat16 : at::kHalf;
+  rates.flops_per_s = product_rate(kProducts, narrow, device);
+  say(bf16 ? "bf16 products as in training" : "fp16 products as in training", rates.flops_per_s,
+      1e12, "TFLOP/s");
+  rates.burst_flops_per_s = product_rate(std::array{kLarge}, narrow, device);
+  say(bf16 ? "bf16 products of 8192^3" : "fp16 products of 8192^3", rates.burst_flops_per_s, 1e12,
+      "TFLOP/s");
   if (facts.limits.fp8_products) {
     rates.fp8_flops_per_s = fp8_product_rate(device);
     say("FP8 products as in training", rates.fp8_flops_per_s, 1e12, "TFLOP/s");
