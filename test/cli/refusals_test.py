@@ -49,7 +49,7 @@ def test_ports_and_limits(folder):
 
 def test_memory_of_the_host(folder):
     huge = ["--set", "model.layers=1", "--set", "model.width=65536", "--set", "model.mlp_width=1048576"]
-    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))}
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))}
     done = launch(folder, *huge, **limited)
     assert done.returncode == 64, (done.returncode, done.stdout, done.stderr)
     assert "2 ranks of this host need 5.06 TiB" in done.stdout and "RLIMIT_AS" in done.stdout, done.stdout
