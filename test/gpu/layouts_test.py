@@ -46,6 +46,9 @@ FORMATS = {
     "bf16": {"precision.compute": "bf16"},
     "bf16 gradients": {"precision.compute": "bf16", "precision.gradients": "bf16", "precision.reduce": "bf16"},
 }
+NO_BF16 = os.environ.get("DSTRAIN_GPU_AS", "").startswith("7.")  # tensor cores do not multiply it
+if NO_BF16:
+    FORMATS = {"fp32": FORMATS["fp32"], "fp16": {"precision.compute": "fp16", "precision.loss_scale.fixed": 256}}
 # Name: ranks, model, what is set beyond the defaults.
 LAYOUTS = {
     "data 2, stage 0": (2, "qwen", {"parallel.zero.stage": 0}),
@@ -165,6 +168,8 @@ def main():
     parser.add_argument("--format", action="append", choices=FORMATS, help="repeatable; all, on the CPU fp32")
     chosen = parser.parse_args()
     names = chosen.names or list(LAYOUTS)
+    if NO_BF16:
+        print("DSTRAIN_GPU_AS: no products of bf16, which is skipped; fp16 in its place")
     failed = []
     for form in chosen.format or (["fp32"] if CPU else FORMATS):
         with concurrent.futures.ThreadPoolExecutor(len(LAYOUTS) + len(MODELS)) as pool:
