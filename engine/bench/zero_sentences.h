@@ -16,7 +16,7 @@ namespace dstrain::bench {
 [[nodiscard]] std::vector<std::string> stage_sentences(const CaseList& cells);
 /// What offload saves and costs; of cells without and with it.
 [[nodiscard]] std::vector<std::string> offload_sentences(const std::vector<CasePair>& pairs);
-/// Of cells with pinned and with pageable host memory.
+/// Time that pinned host memory takes beside pageable; of such cells in pairs.
 [[nodiscard]] std::vector<std::string> pinned_sentences(const std::vector<CasePair>& pairs);
 /// Whether memory stayed constant and how much of the rate is left; `cells` by ranks.
 [[nodiscard]] std::vector<std::string> scaling_sentences(const CaseList& cells);
