@@ -7,12 +7,15 @@
 #include <chrono>
 #include <utility>
 
+#include "cmd/recipe_plan.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/output_file.h"
 #include "engine/base/unique_fd.h"
+#include "engine/device/device.h"
 #include "engine/report/figures.h"
 #include "engine/report/words.h"
 #include "engine/samples/gpu_sample.h"
@@ -62,14 +65,52 @@ std::vector<double> used_memory(const Nvml& nvml) {
   return used;
 }
 
+std::string gigabytes(Bytes bytes) {
+  return fmt::format("{:.3g} GB", static_cast<double>(bytes) / 1e9);
+}
+
+bench::CellPlan plan_cell(const bench::BenchPlan& plan, std::size_t index) {
+  const bench::Case& one = plan.cases.at(index);
+  bench::CellPlan cell;
+  try {
+    const LoadedRecipe loaded =
+        load_recipe(plan.recipes[one.recipe], bench::turn_overrides(plan, {.index = index}));
+    const Backend backend = loaded.recipe.parallel.backend;
+    const int gpus = backend == Backend::gloo ? 0 : num_gpus();
+    const bool on_cpu = backend == Backend::gloo || (backend == Backend::automatic && gpus == 0);
+    if (!on_cpu && one.ranks > gpus) {
+      cell.refusal = fmt::format("needs {} GPU{}, this machine has {}", one.ranks,
+                                 one.ranks == 1 ? "" : "s", gpus);
+    }
+    const Machine machine = plan_machine({}, on_cpu);
+    const RecipePlan made = plan_recipe(loaded, one.ranks, machine);
+    cell.plan = json_or_null(plan_json(made.report, made.strategy, made.cost));
+    if (cell.refusal.empty() && !made.report.fits() &&
+        (!machine.shares_memory || loaded.recipe.memory.limit > 0)) {
+      cell.refusal = fmt::format(
+          "plan: {}, does not fit the {} of {}", gigabytes(made.report.step.ledger.total()),
+          gigabytes(made.report.machine.device_memory), made.report.machine.name);
+    }
+  } catch (const RecipeError& error) {
+    const Diagnostic& first = error.diagnostics().front();
+    cell.refusal = fmt::format("{}: {}", first.path, first.message);
+  } catch (const Error& error) {
+    cell.refusal = error.what();
+  }
+  return cell;
+}
+
 }  // namespace
 
-BenchRunner::BenchRunner(const bench::BenchPlan& plan, bench::BenchLog& log, BenchChoice choice)
-    : plan_(plan), log_(log), choice_(std::move(choice)) {}
+const bench::CellPlan& BenchRunner::planned(std::size_t index) {
+  const auto [found, added] = planned_.try_emplace(index);
+  if (added) found->second = plan_cell(plan_, index);
+  return found->second;
+}
 
 bool BenchRunner::is_done(const bench::Turn& turn) const {
   const auto record = log_.find(bench::run_name(plan_, turn));
-  if (!record || (choice_.retry && record->exit_code != 0)) return false;
+  if (!record || (retry_ && record->exit_code != 0)) return false;
   if (record->fingerprint.empty()) return true;
   try {
     return record->fingerprint == bench::turn_fingerprint(plan_, turn);
@@ -85,8 +126,8 @@ bool BenchRunner::run_all(BenchInterrupts& interrupts) {
     ++number;
     if (is_done(turn)) continue;
     const std::string place = fmt::format("{} of {}", number, turns.size());
-    if (const std::string why = choice_.refusal ? choice_.refusal(turn) : ""; !why.empty()) {
-      print_text("{}: {}: left out: {}\n", place, bench::run_name(plan_, turn), why);
+    if (const std::string& why = planned(turn.index).refusal; !why.empty()) {
+      print_error("{}: {}: left out: {}\n", place, bench::run_name(plan_, turn), why);
       continue;
     }
     if (!run(turn, place, interrupts)) return false;
@@ -101,7 +142,7 @@ bool BenchRunner::run(const bench::Turn& turn, const std::string& place,
   const fs::path output = log_.runs() / (record.run + ".log");
   std::error_code ignored;
   fs::remove_all(folder, ignored);  // of a bench that ended in the middle of it
-  print_text("{}: {} ...\n", place, record.run);
+  print_error("{}: {} ...\n", place, record.run);
   record.gpus_before_mib = used_memory(nvml_);
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -115,7 +156,7 @@ bool BenchRunner::run(const bench::Turn& turn, const std::string& place,
   }
   record.seconds = seconds_since(start);
   log_.add(record);
-  print_text("{}: {}\n", place, summary(record));
+  print_error("{}: {}\n", place, summary(record));
   return true;
 }
 

@@ -2,24 +2,15 @@
 
 #include <csignal>
 #include <filesystem>
-#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "engine/base/nvml.h"
-#include "engine/bench/bench_log.h"
+#include "engine/bench/bench_results.h"
 #include "launcher/base/interrupts.h"
 
 namespace dstrain {
-
-inline constexpr std::size_t kBenchColumns = 200;  ///< a bench is wide; its tables stay tables
-
-/// Whether a run is left out, and which one is made again.
-struct BenchChoice {
-  /// Why it cannot run; empty: it can.
-  std::function<std::string(const bench::Turn&)> refusal = {};
-  bool retry = false;  ///< runs that failed are made again
-};
 
 /// SIGINT and SIGTERM of a bench while its runs are made. Made before they are planned, as that
 /// starts threads, which signals would go to.
@@ -27,14 +18,20 @@ struct BenchInterrupts : launcher::Interrupts {
   BenchInterrupts() : Interrupts{SIGINT, SIGTERM} {}
 };
 
-/// Starts the runs of a bench one after the other. A signal goes on to the run under way, and no
-/// further one is started.
+/// Starts the runs of a bench one after the other. What does not fit this machine is left out, and
+/// a run that has ended is kept. A signal goes on to the run under way, and no further one is
+/// started.
 class BenchRunner {
  public:
-  BenchRunner(const bench::BenchPlan& plan, bench::BenchLog& log, BenchChoice choice = {});
+  /// `retry`: runs that failed are made again.
+  BenchRunner(const bench::BenchPlan& plan, bench::BenchLog& log, bool retry)
+      : plan_(plan), log_(log), retry_(retry) {}
 
   /// Whether all runs have ended.
   bool run_all(BenchInterrupts& interrupts);
+  /// The plan of a case for this machine: of its GPUs, of the ones planned for where it has none,
+  /// or of its CPU under gloo.
+  const bench::CellPlan& planned(std::size_t index);
 
  private:
   [[nodiscard]] bool is_done(const bench::Turn& turn) const;
@@ -46,7 +43,8 @@ class BenchRunner {
 
   const bench::BenchPlan& plan_;
   bench::BenchLog& log_;
-  BenchChoice choice_;
+  bool retry_;
+  std::map<std::size_t, bench::CellPlan> planned_;
   Nvml nvml_;
 };
 

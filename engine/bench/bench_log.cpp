@@ -19,16 +19,6 @@ namespace fs = std::filesystem;
 constexpr const char* kPlan = "bench.json";
 constexpr const char* kLines = "bench.jsonl";
 
-/// The first key in which two plans differ.
-std::string difference(const nlohmann::json& before, const nlohmann::ordered_json& now) {
-  for (const auto& [key, value] : now.items()) {
-    const nlohmann::json old = before.value(key, nlohmann::json());
-    if (old != nlohmann::json(value))
-      return fmt::format("{} were {}, now {}", key, json_text(old), json_text(value));
-  }
-  return "";
-}
-
 std::vector<double> numbers(const nlohmann::json& object, const char* key) {
   std::vector<double> all;
   const auto found = object.find(key);
@@ -40,25 +30,16 @@ std::vector<double> numbers(const nlohmann::json& object, const char* key) {
 
 }  // namespace
 
-BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, Existing existing)
+BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, bool resume)
     : folder_(std::move(folder)) {
   make_folder(runs(), "name another one with --output");
   std::error_code error;
   const fs::path plan_file = folder_ / kPlan;
-  if (existing != Existing::keep_runs && fs::exists(plan_file, error)) {
-    if (existing == Existing::refuse) {
-      throw Error(ErrorKind::usage, fmt::format("{} holds a bench", folder_.string()),
-                  "--resume goes on with it; or name another folder with --output");
-    }
-    const nlohmann::json before = read_json_object(plan_file);
-    if (const std::string what = difference(before, plan_json(plan)); !what.empty()) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} holds another bench: {}", folder_.string(), what),
-                  "repeat its command line, or name another folder with --output");
-    }
-  } else {
-    write_file_atomically(plan_file, json_text(plan_json(plan), 2) + "\n");
+  if (!resume && fs::exists(plan_file, error)) {
+    throw Error(ErrorKind::usage, fmt::format("{} holds a bench", folder_.string()),
+                "--resume goes on with it; or name another folder with --output");
   }
+  write_file_atomically(plan_file, json_text(plan_json(plan), 2) + "\n");
   const fs::path lines = folder_ / kLines;
   if (fs::exists(lines, error)) {
     const std::string text = read_file(lines);

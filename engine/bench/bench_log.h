@@ -22,20 +22,13 @@ struct Record {
   std::vector<double> gpus_before_mib = {};
 };
 
-/// What may become of a bench that the folder holds.
-enum class Existing {
-  refuse,    ///< none may be there
-  same,      ///< it goes on if its plan is the same
-  keep_runs  ///< its runs are kept, whatever its plan was
-};
-
 /// The folder of a bench: bench.json (the plan), bench.jsonl (a line for each run that has ended),
 /// runs/NAME and runs/NAME.log.
 class BenchLog {
  public:
-  /// Begins a bench, or goes on with one. Error{usage} where the folder holds one that `existing`
-  /// does not allow; the message names what differs.
-  BenchLog(std::filesystem::path folder, const BenchPlan& plan, Existing existing);
+  /// Begins a bench, or goes on with the one that the folder holds, which is Error{usage} unless
+  /// `resume`. Its runs are kept, whatever its plan was.
+  BenchLog(std::filesystem::path folder, const BenchPlan& plan, bool resume);
 
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
   /// One for each name.

@@ -9,11 +9,10 @@
 #include "engine/base/stable_hash.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/load.h"
+#include "engine/recipe/variants.h"
 
 namespace dstrain::bench {
 namespace {
-
-constexpr const char* kScalingNames[] = {"none", "weak", "strong"};
 
 std::string stem_of(const std::string& file) { return std::filesystem::path(file).stem().string(); }
 
@@ -22,7 +21,7 @@ std::string stem_of(const std::string& file) { return std::filesystem::path(file
 std::vector<std::string> common_overrides(const BenchPlan& plan, const Recipe& recipe) {
   std::vector<std::string> list = {"run.checkpoint.every=never"};
   if (plan.steps == 0) return list;
-  const int all = plan.warmup + plan.steps;
+  const int all = plan.warmup + plan.steps + plan.tail;
   if (!recipe.phases.empty()) list.push_back("phases=[]");
   list.push_back("run.epochs=0");
   list.push_back(fmt::format("run.steps={}", all));
@@ -44,21 +43,9 @@ std::string_view samples_key(const Recipe& recipe, const std::string& file) {
 
 }  // namespace
 
-std::vector<Case> cases(const BenchPlan& plan) {
-  if (!plan.chosen.empty()) return plan.chosen;
-  std::vector<Case> list;
-  for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
-    for (const int ranks : plan.ranks) {
-      for (std::size_t variant = 0; variant < plan.variants.size(); ++variant)
-        list.push_back({.recipe = recipe, .variant = variant, .ranks = ranks});
-    }
-  }
-  return list;
-}
-
 std::vector<Turn> turns(const BenchPlan& plan) {
   std::vector<Turn> list;
-  const std::vector<Case> all = cases(plan);
+  const std::vector<Case>& all = plan.cases;
   for (std::size_t first = 0; first < all.size();) {
     std::size_t end = first;
     while (end < all.size() && all[end].recipe == all[first].recipe &&
@@ -83,43 +70,46 @@ std::string recipe_name(const BenchPlan& plan, std::size_t recipe) {
 }
 
 std::string run_name(const BenchPlan& plan, const Turn& turn) {
-  const Case one = cases(plan).at(turn.index);
-  return fmt::format("{}-{}-{}-ranks-{}", recipe_name(plan, one.recipe),
-                     plan.variants.at(one.variant).name, one.ranks, turn.repeat);
+  const Case& one = plan.cases.at(turn.index);
+  return fmt::format("{}-{}-{}-ranks-{}", recipe_name(plan, one.recipe), one.name, one.ranks,
+                     turn.repeat);
 }
 
 std::vector<std::string> turn_overrides(const BenchPlan& plan, const Turn& turn) {
-  const Case one = cases(plan).at(turn.index);
+  const Case& one = plan.cases.at(turn.index);
   const std::string& file = plan.recipes.at(one.recipe);
   const Recipe recipe = load_recipe(file, plan.overrides).recipe;
   std::vector<std::string> overrides = common_overrides(plan, recipe);
-  if (plan.scaling == Scaling::weak) {
+  if (one.weak && one.first_ranks > 0) {
     const std::int64_t batch = std::int64_t{recipe.batch.global} * one.ranks;
-    if (batch % plan.ranks.front() != 0) {
+    if (batch % one.first_ranks != 0) {
       throw Error(
           ErrorKind::usage,
           fmt::format("--scaling weak: batch.global {} of {} is for {} ranks, and for {} ranks is "
                       "no whole number",
-                      recipe.batch.global, file, plan.ranks.front(), one.ranks),
+                      recipe.batch.global, file, one.first_ranks, one.ranks),
           "name numbers of ranks that are multiples of the first one");
     }
-    overrides.push_back(fmt::format("batch.global={}", batch / plan.ranks.front()));
+    overrides.push_back(fmt::format("batch.global={}", batch / one.first_ranks));
   }
-  if (plan.samples_per_rank > 0) {
+  if (one.samples_per_rank > 0) {
     overrides.push_back(
-        fmt::format("{}={}", samples_key(recipe, file), plan.samples_per_rank * one.ranks));
+        fmt::format("{}={}", samples_key(recipe, file), one.samples_per_rank * one.ranks));
   }
   const auto append = [&overrides](const std::vector<std::string>& more) {
     overrides.insert(overrides.end(), more.begin(), more.end());
   };
-  append(plan.variants.at(one.variant).overrides);
+  append(one.overrides);
   append(plan.overrides);
   return overrides;
 }
 
 std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn) {
-  const Case one = cases(plan).at(turn.index);
-  std::string text = read_file(plan.recipes.at(one.recipe));
+  const Case& one = plan.cases.at(turn.index);
+  std::filesystem::path file = plan.recipes.at(one.recipe);
+  if (const auto variant = find_variant(file); variant && !std::filesystem::exists(file))
+    file = variant->file;
+  std::string text = read_file(file);
   for (const std::string& override : turn_overrides(plan, turn)) text += '\n' + override;
   for (const std::string& variable : plan.environment) text += '\n' + variable;
   return fmt::format("{:016x}", stable_hash(text));
@@ -127,7 +117,7 @@ std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn) {
 
 std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
                                           const std::filesystem::path& folder) {
-  const Case one = cases(plan).at(turn.index);
+  const Case& one = plan.cases.at(turn.index);
   std::vector<std::string> arguments = {"launch",     plan.recipes.at(one.recipe),
                                         "--ranks",    fmt::to_string(one.ranks),
                                         "--run-name", run_name(plan, turn)};
@@ -141,17 +131,21 @@ std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& tur
 
 nlohmann::ordered_json plan_json(const BenchPlan& plan) {
   nlohmann::ordered_json json = {{"recipes", plan.recipes}};
-  json["variants"] = nlohmann::ordered_json::array();
-  for (const Variant& variant : plan.variants)
-    json["variants"].push_back({{"name", variant.name}, {"overrides", variant.overrides}});
-  json["ranks"] = plan.ranks;
-  json["scaling"] = kScalingNames[static_cast<int>(plan.scaling)];
+  json["cases"] = nlohmann::ordered_json::array();
+  for (const Case& one : plan.cases) {
+    json["cases"].push_back({{"recipe", plan.recipes.at(one.recipe)},
+                             {"ranks", one.ranks},
+                             {"name", one.name},
+                             {"overrides", one.overrides}});
+    if (one.first_ranks > 0) json["cases"].back()["first_ranks"] = one.first_ranks;
+    if (one.samples_per_rank > 0) json["cases"].back()["samples_per_rank"] = one.samples_per_rank;
+  }
   json["repeat"] = plan.repeat;
   json["steps"] = plan.steps;
   json["warmup"] = plan.warmup;
+  if (plan.tail > 0) json["tail"] = plan.tail;
   json["overrides"] = plan.overrides;
   if (!plan.environment.empty()) json["environment"] = plan.environment;
-  if (plan.samples_per_rank > 0) json["samples_per_rank"] = plan.samples_per_rank;
   return json;
 }
 

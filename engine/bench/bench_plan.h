@@ -7,51 +7,75 @@
 #include <string>
 #include <vector>
 
-#include "engine/bench/variants.h"
-
 namespace dstrain::bench {
 
-enum class Scaling {
-  none,
-  weak,   ///< batch.global grows with the ranks
-  strong  ///< batch.global stays
+/// What rests on the host.
+enum class ZeroOffload { none, optimizer, optimizer_and_parameters };
+/// How the states of a training are held, a label of `bench zero`.
+struct ZeroWay {
+  int stage = 0;
+  ZeroOffload offload = ZeroOffload::none;
+  bool pinned = true;  ///< host memory is page-locked; without offload always true
+
+  bool operator==(const ZeroWay&) const = default;
 };
 
-/// Runs of one recipe, variant and number of ranks.
-struct Case {
-  std::size_t recipe = 0;   ///< in BenchPlan::recipes
-  std::size_t variant = 0;  ///< in BenchPlan::variants
-  int ranks = 1;
+/// Where a layout comes from, a label of `bench parallel`.
+struct SearchRow {
+  /// Recipe whose search by `dstrain plan --auto` it is compared with; -1: none.
+  int recipe = -1;
+  int row = 0;              ///< of that search, from 1; 0: the recipe's own layout
+  double step_s = 0;        ///< as predicted there
+  bool is_default = false;  ///< a layout that is shown whatever its time
+};
 
-  bool operator==(const Case&) const = default;
+/// A training of a bench, BenchPlan::repeat runs.
+struct Case {
+  std::size_t recipe = 0;  ///< in BenchPlan::recipes
+  int ranks = 1;
+  std::string name = {};                    ///< what its runs are called by: "zero2+recompute"
+  std::vector<std::string> overrides = {};  ///< what it changes in the recipe
+  bool weak = false;                        ///< of a series in which a rank's batch stays
+  bool strong = false;                      ///< in which the batch of all stays
+  /// Ranks with which its series starts: batch.global of the recipe is for so many, and rates are
+  /// held against theirs. 0: there is no such series, or `overrides` set the batch.
+  int first_ranks = 0;
+  /// Training samples, times the ranks; 0: the recipe's.
+  std::int64_t samples_per_rank = 0;
+  ZeroWay way = {};
+  int samples = 0;  ///< of a step where `overrides` set it
+  SearchRow search = {};
+};
+
+/// What every bench of runs is asked for.
+struct BenchOptions {
+  std::vector<std::string> recipes;    ///< files
+  std::vector<int> ranks;              ///< numbers of ranks
+  std::vector<std::string> overrides;  ///< of every run
+  std::string output;                  ///< folder
+  bool resume = true;                  ///< goes on with the bench that the folder holds
+  bool retry = false;                  ///< runs that failed are made again
+  bool json = false;                   ///< instead of tables on the terminal
 };
 
 /// What is run and compared.
 struct BenchPlan {
   std::vector<std::string> recipes;  ///< files
-  std::vector<Variant> variants;     ///< the first is the baseline
-  std::vector<int> ranks;            ///< counts of ranks; the first is what scaling starts from
-  Scaling scaling = Scaling::none;
+  std::vector<Case> cases = {};  ///< in the order of tables; those of a recipe and ranks together
   int repeat = 3;
-  int steps = 60;   ///< that count; 0: the recipe's own length, which counts as a whole
-  int warmup = 20;  ///< before these
+  int steps = 60;                             ///< that count; 0: the recipe's own length
+  int warmup = 20;                            ///< before these
+  int tail = 0;                               ///< behind these
   std::vector<std::string> overrides = {};    ///< of every run
   std::vector<std::string> environment = {};  ///< NAME=VALUE, of every run's ranks
-  /// Training samples of a run, times its ranks; 0: the recipe's.
-  std::int64_t samples_per_rank = 0;
-  /// In the order of cases(); empty: every recipe, variant and number of ranks.
-  std::vector<Case> chosen = {};
 };
-
-/// In the order of tables: by recipe, ranks, variant.
-[[nodiscard]] std::vector<Case> cases(const BenchPlan& plan);
 
 /// One run.
 struct Turn {
-  std::size_t index = 0;  ///< in cases()
+  std::size_t index = 0;  ///< in BenchPlan::cases
   int repeat = 1;         ///< from 1
 };
-/// In the order in which they are run: the variants of a recipe and number of ranks by turns, A B,
+/// In the order in which they are run: the cases of a recipe and number of ranks by turns, A B,
 /// then B A, so that a drift of the machine falls on both.
 [[nodiscard]] std::vector<Turn> turns(const BenchPlan& plan);
 
@@ -65,11 +89,12 @@ struct Turn {
 [[nodiscard]] std::vector<std::string> turn_overrides(const BenchPlan& plan, const Turn& turn);
 /// A hash of the recipe's file and turn_overrides(): equal for runs that train the same.
 [[nodiscard]] std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn);
-/// The command line of the program, which runs `turn` into `folder`/NAME. Error as turn_overrides().
+/// The command line of the program, which runs `turn` into `folder`/NAME. Error as
+/// turn_overrides().
 [[nodiscard]] std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
                                                         const std::filesystem::path& folder);
 
-/// What must be equal for a bench to go on.
+/// bench.json.
 [[nodiscard]] nlohmann::ordered_json plan_json(const BenchPlan& plan);
 
 }  // namespace dstrain::bench

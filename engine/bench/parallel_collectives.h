@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "engine/bench/parallel_results.h"
+#include "engine/bench/bench_results.h"
 
 namespace dstrain::bench {
 

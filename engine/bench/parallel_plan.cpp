@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/recipe/families.h"
@@ -50,8 +51,21 @@ int strong_samples(const ParallelOptions& options, std::size_t recipe) {
   return strong_samples(options, load_recipe(file, options.overrides).recipe, file);
 }
 
-std::vector<ParallelWay> parallel_ways(const ParallelOptions& options) {
-  std::vector<ParallelWay> ways;
+Case layout_case(std::size_t recipe, int ranks, int samples, int auto_row,
+                 const std::vector<std::string>& settings) {
+  Case made{.recipe = recipe,
+            .ranks = ranks,
+            .name = fmt::format("batch{}", samples),
+            .overrides = {fmt::format("batch.global={}", samples)},
+            .samples = samples,
+            .search = {.row = auto_row}};
+  if (auto_row > 0) made.name += fmt::format("-auto{}", auto_row);
+  made.overrides.insert(made.overrides.end(), settings.begin(), settings.end());
+  return made;
+}
+
+std::vector<Case> parallel_cases(const ParallelOptions& options) {
+  std::vector<Case> cases;
   const int most = std::ranges::max(options.ranks);
   for (std::size_t i = 0; i < options.recipes.size(); ++i) {
     const std::string& file = options.recipes[i];
@@ -61,27 +75,25 @@ std::vector<ParallelWay> parallel_ways(const ParallelOptions& options) {
                          ? whole_samples(options.tokens_per_rank, recipe, file, "--tokens-per-rank")
                          : std::max(1, strong / most);
     for (const int ranks : options.ranks) {
-      const bool equal = options.weak && options.strong && weak * ranks == strong;
-      if (options.weak) {
-        ways.push_back(
-            {.recipe = i, .ranks = ranks, .samples = weak * ranks, .weak = true, .strong = equal});
-      }
-      if (options.strong && !equal)
-        ways.push_back({.recipe = i, .ranks = ranks, .samples = strong, .strong = true});
+      if (options.weak) cases.push_back(layout_case(i, ranks, weak * ranks));
+      if (options.weak) cases.back().weak = true;
+      // Both are one run where their batches are equal.
+      if (options.strong && !(options.weak && weak * ranks == strong))
+        cases.push_back(layout_case(i, ranks, strong));
+      if (options.strong) cases.back().strong = true;
     }
   }
-  return ways;
+  return cases;
 }
 
-BenchPlan parallel_plan(const ParallelOptions& options, const std::vector<ParallelWay>& ways) {
+BenchPlan parallel_plan(const ParallelOptions& options, std::vector<Case> cases) {
   const int counted = options.warmup + options.steps;
-  const int last = first_lone_step(counted) + kLoneSteps - 1;
   BenchPlan plan{.recipes = options.recipes,
-                 .variants = {},
-                 .ranks = options.ranks,
+                 .cases = std::move(cases),
                  .repeat = options.repeat,
-                 .steps = last - options.warmup,
-                 .warmup = options.warmup};
+                 .steps = options.steps,
+                 .warmup = options.warmup,
+                 .tail = first_lone_step(counted) + kLoneSteps - 1 - counted};
   plan.overrides = {"run.evaluate=never",
                     fmt::format("trace.steps={}", kTracedSteps),
                     fmt::format("trace.first={}", first_traced_step(counted)),
@@ -91,17 +103,6 @@ BenchPlan parallel_plan(const ParallelOptions& options, const std::vector<Parall
                     "trace.output=\"\""};
   plan.environment = {fmt::format("DSTRAIN_SKIP_EXCHANGES={}", first_skipping_step(counted))};
   plan.overrides.insert(plan.overrides.end(), options.overrides.begin(), options.overrides.end());
-  for (const ParallelWay& way : ways) {
-    Variant variant{.name = fmt::format("batch{}", way.samples),
-                    .overrides = {fmt::format("batch.global={}", way.samples)}};
-    if (way.row > 0) {
-      variant.name += fmt::format("-auto{}", way.row);
-      variant.overrides.insert(variant.overrides.end(), way.settings.begin(), way.settings.end());
-    }
-    plan.chosen.push_back(
-        {.recipe = way.recipe, .variant = plan.variants.size(), .ranks = way.ranks});
-    plan.variants.push_back(std::move(variant));
-  }
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/bench/parallel_plan.h"
 #include "engine/mesh/mesh.h"
 
 namespace dstrain::bench {

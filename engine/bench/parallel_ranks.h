@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "engine/bench/parallel_results.h"
+#include "engine/bench/bench_results.h"
 
 namespace dstrain::bench {
 
@@ -37,8 +37,8 @@ struct RankMeasure {
   [[nodiscard]] double bubble() const { return (exposed.stages + exposed.norm) / step_s; }
 };
 
-/// Figures of the ranks that timed a step behind the warm-up: means of those of the `steps` steps that
-/// count, where one of them was timed.
+/// Figures of the ranks that timed a step behind the warm-up: means of those of the `steps` steps
+/// that count, where one of them was timed.
 [[nodiscard]] std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps);
 
 }  // namespace dstrain::bench

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <thread>
 
-#include "engine/base/side_by_side.h"
 #include "engine/bench/parallel_collectives.h"
+#include "engine/bench/parallel_plan.h"
 #include "engine/bench/parallel_ranks.h"
 #include "engine/report/statistics.h"
 
@@ -34,7 +32,7 @@ std::string chunk_words(const json& blocks) {
   return text;
 }
 
-void add_stages(ParallelResult& result, const json& plan) {
+void add_stages(CaseResult& result, const json& plan) {
   const json stages = child(child(plan, "pipeline"), "stages");
   if (!stages.is_array() || stages.empty()) {
     result.stages = {{.stage = 0, .planned = result.value("memory_planned")}};
@@ -49,11 +47,11 @@ void add_stages(ParallelResult& result, const json& plan) {
                              .planned = number(stage, "allocated_bytes"),
                              .planned_bubble = bubbles.back()});
   }
-  result.result.figures["planned_bubble"].value = mean_finite(bubbles);
+  result.figures["planned_bubble"].value = mean_finite(bubbles);
 }
 
 /// Time of the compute lane by kind of action, mean of the traced ranks.
-void add_traced(ParallelResult& result, const trace::Analysis& analysis) {
+void add_traced(CaseResult& result, const trace::Analysis& analysis) {
   std::vector<double> forward, backward, weight, optimizer, blocks;
   for (const trace::RankFigures& rank : analysis.ranks) {
     if (rank.kinds.empty() || rank.steps.empty()) continue;
@@ -76,7 +74,7 @@ void add_traced(ParallelResult& result, const trace::Analysis& analysis) {
     optimizer.push_back(o);
     if (analysis.collectives) blocks.push_back(inside);
   }
-  report::Figures& figures = result.result.figures;
+  report::Figures& figures = result.figures;
   figures["forward_s"].value = mean_finite(forward);
   figures["backward_s"].value = mean_finite(backward);
   figures["weight_s"].value = mean_finite(weight);
@@ -87,8 +85,8 @@ void add_traced(ParallelResult& result, const trace::Analysis& analysis) {
   figures["exposed_blocks_s"].value = mean_finite(blocks);
 }
 
-void add_ranks(ParallelResult& result, const std::vector<RankMeasure>& ranks) {
-  report::Figures& figures = result.result.figures;
+void add_ranks(CaseResult& result, const std::vector<RankMeasure>& ranks) {
+  report::Figures& figures = result.figures;
   for (const ExposedPart& part : kExposedParts) {
     std::vector<double> values;
     for (const RankMeasure& rank : ranks) values.push_back(rank.exposed.*part.seconds);
@@ -112,68 +110,39 @@ void add_ranks(ParallelResult& result, const std::vector<RankMeasure>& ranks) {
 }
 
 /// The stage that holds most by plan, whose collectives the plan lists.
-int fullest_stage(const ParallelResult& result) {
+int fullest_stage(const CaseResult& result) {
   const auto most = std::ranges::max_element(result.stages, {}, &StageFigures::planned);
   return most == result.stages.end() ? 0 : most->stage;
 }
 
 /// The run of the middle step time.
-const report::RunFigures& median_run(const std::vector<report::RunFigures>& runs) {
-  std::vector<const report::RunFigures*> order;
-  for (const report::RunFigures& run : runs) order.push_back(&run);
+const report::RunFigures& median_run(const BenchResults& results, std::size_t index) {
+  std::vector<std::size_t> order = results.runs_of(index);
   std::ranges::stable_sort(
-      order, {}, [](const report::RunFigures* run) { return run->figures.value("step_s"); });
-  return *order[(order.size() - 1) / 2];
+      order, {}, [&](std::size_t run) { return results.runs[run].figures.value("step_s"); });
+  return results.runs[order[(order.size() - 1) / 2]];
 }
 
-/// Traces of a run of four ranks take a core 5 s and some 100 MiB.
-std::size_t reading_threads() {
-  constexpr std::size_t kMaxThreads = 8;
-  return std::min<std::size_t>(kMaxThreads, (std::thread::hardware_concurrency() + 1) / 2);
-}
-
-ParallelResult result_of(const ParallelOptions& options, const ParallelWay& way, std::size_t index,
-                         const BenchPlan& plan, const BenchLog& log) {
-  ParallelResult result{.result = named_result(plan, index), .way = way};
-  std::map<std::string, double> lone_step_s;  // by run
-  const int last = options.warmup + options.steps;
-  const auto count = [&](report::RunData& data) {
-    data.warmup = options.warmup;
-    std::vector<double> lone;
-    for (const report::StepRow& row : data.steps) {
-      if (row.step >= first_lone_step(last)) lone.push_back(row.step_s);
-    }
-    lone_step_s[data.name] = lone.empty() ? kUnknown : report::median(std::move(lone));
-    std::erase_if(data.steps, [&](const report::StepRow& row) { return row.step > last; });
-  };
-  const CaseRuns read = read_case(plan, log, index, count);
-  result.result.failure = read.failure;
-  result.result.runs = read.runs.size();
-  if (read.runs.empty()) return result;
-  const report::RunFigures& run = median_run(read.runs);
-  add_plan(result, run.data.plan);
-  add_run(result, run, options.steps, lone_step_s[run.data.name]);
-  return result;
-}
-
-void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::*scaling,
+/// Beside the fewest ranks that ran.
+void add_efficiency(std::vector<CaseResult>& results, bool Case::*scaling,
                     report::FigureKey efficiency) {
-  for (ParallelResult& result : results) {
-    if (!(result.way.*scaling) || !result.ran()) continue;
-    const ParallelResult* first = &result;
-    for (const ParallelResult& other : results) {
-      if (other.way.*scaling && other.ran() && other.way.recipe == result.way.recipe &&
-          other.way.ranks < first->way.ranks)
+  for (CaseResult& result : results) {
+    if (!(result.which.*scaling) || !result.ran()) continue;
+    const CaseResult* first = &result;
+    for (const CaseResult& other : results) {
+      if (other.which.*scaling && other.ran() && other.which.recipe == result.which.recipe &&
+          other.which.ranks < first->which.ranks)
         first = &other;
     }
-    result.result.figures[efficiency].value =
+    result.figures[efficiency].value =
         result.value("rate_per_rank") / first->value("rate_per_rank");
   }
 }
 
 }  // namespace
 
-void add_plan(ParallelResult& result, const json& plan) {
+void add_layout(CaseResult& result) {
+  const json& plan = result.plan;
   if (!plan.is_object()) return;
   const json mesh = child(plan, "mesh");
   std::vector<std::string> axes;
@@ -184,27 +153,25 @@ void add_plan(ParallelResult& result, const json& plan) {
                               axes.empty() ? "1 rank" : fmt::format("{}", fmt::join(axes, " x ")),
                               number(plan, "zero_stage"));
   result.schedule = report::text(child(plan, "pipeline"), "schedule");
-  add_planned(result.result, plan);
-  report::Figures& figures = result.result.figures;
+  report::Figures& figures = result.figures;
   figures["planned_exchange_s"].value =
       figures.value("planned_step_s") - figures.value("planned_lone_step_s");
   add_stages(result, plan);
   result.collectives = planned_collectives(plan);
 }
 
-void add_run(ParallelResult& result, const report::RunFigures& run, int steps, double lone_step_s) {
-  result.result.device = run.device;
-  report::Figures& figures = result.result.figures;
+void add_run(CaseResult& result, const report::RunFigures& run, int steps) {
+  report::Figures& figures = result.figures;
   for (std::size_t row = 0; row < report::kFigureCount; ++row) {
     if (std::isfinite(run.figures.at(row).value)) figures.at(row) = run.figures.at(row);
   }
   const double tokens = figures.value("tokens_per_s");
   figures["rate_per_rank"].value =
-      (std::isfinite(tokens) ? tokens : figures.value("samples_per_s")) / result.way.ranks;
+      (std::isfinite(tokens) ? tokens : figures.value("samples_per_s")) / result.which.ranks;
   const std::vector<RankMeasure> ranks = rank_measures(run.data, steps);
   add_ranks(result, ranks);
   if (std::isfinite(figures.value("planned_lone_step_s"))) {
-    figures["exchange_s"].value = figures.value("step_s") - lone_step_s;
+    figures["exchange_s"].value = figures.value("step_s") - figures.value("lone_step_s");
     figures["contention_s"].value = figures.value("exchange_s") -
                                     figures.value("exposed_gather_s") -
                                     figures.value("exposed_reduce_s");
@@ -216,15 +183,14 @@ void add_run(ParallelResult& result, const report::RunFigures& run, int steps, d
     add_rates(result.collectives, *run.data.traced->analysis.collectives);
 }
 
-std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
-                                             const std::vector<ParallelWay>& ways,
-                                             const BenchPlan& plan, const BenchLog& log) {
-  std::vector<ParallelResult> results(ways.size());
-  side_by_side(ways.size(), reading_threads(),
-               [&](std::size_t i) { results[i] = result_of(options, ways[i], i, plan, log); });
-  add_efficiency(results, &ParallelWay::weak, "weak_efficiency");
-  add_efficiency(results, &ParallelWay::strong, "strong_efficiency");
-  return results;
+void add_layouts(BenchResults& results, int steps) {
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    CaseResult& result = results.cases[i];
+    add_layout(result);
+    if (result.ran()) add_run(result, median_run(results, i), steps);
+  }
+  add_efficiency(results.cases, &Case::weak, "weak_efficiency");
+  add_efficiency(results.cases, &Case::strong, "strong_efficiency");
 }
 
 }  // namespace dstrain::bench

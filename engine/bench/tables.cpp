@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "engine/report/words.h"
 
@@ -83,9 +85,31 @@ Cell value_cell(double value) {
   return {.text = report::number_words(value), .figure = {}, .value = value};
 }
 
-Cell Column::cell(const report::Figures& figures) const {
-  const double value = figures.value(figure) * scale;
+double change_percent(double before, double after) { return (after - before) / before * 100; }
+double savings_percent(double before, double after) { return (before - after) / before * 100; }
+
+Cell Column::cell(const CaseResult& result) const {
+  const double value = result.value(figure) * scale;
   return digits < 0 ? value_cell(value) : number_cell(value, digits);
+}
+
+CaseList cases_where(const std::vector<CaseResult>& results,
+                     const std::function<bool(const CaseResult&)>& wanted) {
+  CaseList list;
+  for (const CaseResult& result : results) {
+    if (wanted(result)) list.push_back(&result);
+  }
+  return list;
+}
+
+report::Table case_table(const CaseList& rows, const std::vector<CaseColumn>& columns) {
+  report::Table table;
+  for (const CaseColumn& column : columns) table.header.push_back(column.title);
+  for (const CaseResult* row : rows) {
+    table.rows.emplace_back();
+    for (const CaseColumn& column : columns) table.rows.back().push_back(column.cell(*row));
+  }
+  return table;
 }
 
 Json number_json(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -96,13 +120,12 @@ Json estimate_json(const report::Estimate& estimate) {
   return json;
 }
 
-void add_fields(std::vector<Field>& row, const report::Figures& figures,
-                std::span<const FieldColumn> columns) {
+void add_fields(Fields& row, const report::Figures& figures, std::span<const FieldColumn> columns) {
   for (const FieldColumn& column : columns)
     row.emplace_back(column.key, number_json(figures.value(column.figure) * column.scale));
 }
 
-Json fields_json(const std::vector<Field>& row) {
+Json fields_json(const Fields& row) {
   Json json;
   for (const auto& [name, value] : row) {
     const std::string key = name;
@@ -115,13 +138,12 @@ Json fields_json(const std::vector<Field>& row) {
   return json;
 }
 
-std::string fields_csv(const std::vector<Field>& header,
-                       const std::vector<std::vector<Field>>& rows) {
+std::string cases_csv(const std::vector<CaseResult>& results, Fields (*fields)(const CaseResult&)) {
   report::Table table;
-  for (const auto& [key, value] : header) table.header.emplace_back(key);
-  for (const std::vector<Field>& fields : rows) {
+  for (const auto& [key, value] : fields({})) table.header.emplace_back(key);
+  for (const CaseResult& result : results) {
     std::vector<Cell>& row = table.rows.emplace_back();
-    for (const auto& [key, value] : fields) {
+    for (const auto& [key, value] : fields(result)) {
       if (value.is_number())
         row.push_back({.text = "", .figure = {}, .value = value.get<double>()});
       else if (value.is_boolean())
@@ -133,8 +155,17 @@ std::string fields_csv(const std::vector<Field>& header,
   return table_csv(table);
 }
 
-std::string device_words(const std::set<std::string>& devices) {
+std::string device_words(const std::vector<CaseResult>& results) {
+  std::set<std::string> devices;
+  for (const CaseResult& result : results) {
+    if (!result.device.empty()) devices.insert(result.device);
+  }
   return devices.empty() ? "no device" : fmt::format("{}", fmt::join(devices, ", "));
+}
+
+std::string ran_words(const std::vector<CaseResult>& results, const char* cases) {
+  return fmt::format("{} of {} {} ran, on {}.", std::ranges::count_if(results, &CaseResult::ran),
+                     results.size(), cases, device_words(results));
 }
 
 }  // namespace dstrain::bench

@@ -110,4 +110,23 @@ Variant own_variant(std::string_view text) {
   return variant;
 }
 
+std::vector<Case> variant_cases(std::size_t recipes, const std::vector<int>& ranks,
+                                const std::vector<Variant>& variants, bool weak, bool strong) {
+  std::vector<Case> cases;
+  for (std::size_t recipe = 0; recipe < recipes; ++recipe) {
+    for (const int count : ranks) {
+      for (const Variant& variant : variants) {
+        cases.push_back({.recipe = recipe,
+                         .ranks = count,
+                         .name = variant.name,
+                         .overrides = variant.overrides,
+                         .weak = weak,
+                         .strong = strong,
+                         .first_ranks = weak || strong ? ranks.front() : 0});
+      }
+    }
+  }
+  return cases;
+}
+
 }  // namespace dstrain::bench

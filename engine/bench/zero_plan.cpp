@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/base/error.h"
 
 namespace dstrain::bench {
@@ -9,28 +11,35 @@ namespace {
 
 constexpr std::string_view kOffloads[] = {"none", "optimizer", "optimizer+parameters"};
 
-Variant variant_of(const ZeroWay& way) {
+/// The part of a case that its way says.
+Case case_of(const ZeroWay& way) {
   const std::string place = way.pinned ? "pinned" : "pageable";
   const auto placed = [&](bool offloaded) { return offloaded ? place : "none"; };
-  Variant variant{.name = fmt::format("zero{}", way.stage),
-                  .overrides = {fmt::format("parallel.zero.stage={}", way.stage)}};
+  Case made{.name = fmt::format("zero{}", way.stage),
+            .overrides = {fmt::format("parallel.zero.stage={}", way.stage)},
+            .way = way};
   if (way.offload != ZeroOffload::none)
-    variant.name += fmt::format("+{}+{}", offload_name(way.offload), place);
-  variant.overrides.push_back("memory.offload.optimizer=" +
-                              placed(way.offload != ZeroOffload::none));
-  variant.overrides.push_back("memory.offload.parameters=" +
-                              placed(way.offload == ZeroOffload::optimizer_and_parameters));
-  return variant;
+    made.name += fmt::format("+{}+{}", offload_name(way.offload), place);
+  made.overrides.push_back("memory.offload.optimizer=" + placed(way.offload != ZeroOffload::none));
+  made.overrides.push_back("memory.offload.parameters=" +
+                           placed(way.offload == ZeroOffload::optimizer_and_parameters));
+  return made;
 }
 
-/// Runs at the recipe's own length, memory sampled ten times a second.
-BenchPlan plan_of(const ZeroOptions& options) {
-  BenchPlan plan{.recipes = options.recipes, .variants = {}, .ranks = {}};
-  plan.repeat = 1;
-  plan.steps = 0;
-  plan.overrides = {"metrics.sample_s=0.1"};
-  plan.overrides.insert(plan.overrides.end(), options.overrides.begin(), options.overrides.end());
-  return plan;
+/// The ways whatever the number of ranks.
+std::vector<ZeroWay> zero_ways(const ZeroOptions& options) {
+  std::vector<ZeroWay> ways;
+  for (const int stage : options.stages) {
+    for (const ZeroOffload offload : options.offloads) {
+      if (offload == ZeroOffload::none) {
+        ways.push_back({.stage = stage});
+        continue;
+      }
+      for (const bool pinned : options.pinned)
+        ways.push_back({.stage = stage, .offload = offload, .pinned = pinned});
+    }
+  }
+  return ways;
 }
 
 bool wanted(const ZeroWay& way, int ranks, const ZeroOptions& options) {
@@ -58,49 +67,39 @@ std::string way_words(const ZeroWay& way) {
                      way.pinned ? "pinned" : "pageable");
 }
 
-std::vector<ZeroWay> zero_ways(const ZeroOptions& options) {
-  std::vector<ZeroWay> ways;
-  for (const int stage : options.stages) {
-    for (const ZeroOffload offload : options.offloads) {
-      if (offload == ZeroOffload::none) {
-        ways.push_back({.stage = stage});
-        continue;
-      }
-      for (const bool pinned : options.pinned)
-        ways.push_back({.stage = stage, .offload = offload, .pinned = pinned});
-    }
-  }
-  return ways;
-}
-
 BenchPlan zero_plan(const ZeroOptions& options) {
-  BenchPlan plan = plan_of(options);
-  plan.ranks = options.ranks;
-  const std::vector<ZeroWay> ways = zero_ways(options);
-  for (const ZeroWay& way : ways) plan.variants.push_back(variant_of(way));
+  // Runs of the recipe's own length, memory sampled ten times a second.
+  BenchPlan plan{
+      .recipes = options.recipes, .repeat = 1, .steps = 0, .overrides = {"metrics.sample_s=0.1"}};
+  plan.overrides.insert(plan.overrides.end(), options.overrides.begin(), options.overrides.end());
+  const auto add = [&](Case one, std::size_t recipe, int ranks) {
+    one.recipe = recipe;
+    one.ranks = ranks;
+    plan.cases.push_back(std::move(one));
+  };
   for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
-    for (const int ranks : plan.ranks) {
-      for (std::size_t way = 0; way < ways.size(); ++way) {
-        if (wanted(ways[way], ranks, options))
-          plan.chosen.push_back({.recipe = recipe, .variant = way, .ranks = ranks});
+    for (const int ranks : options.ranks) {
+      for (const ZeroWay& way : zero_ways(options)) {
+        if (wanted(way, ranks, options)) add(case_of(way), recipe, ranks);
       }
     }
   }
-  if (plan.chosen.empty() && !plan.ranks.empty()) {
+  if (plan.cases.empty() && !options.ranks.empty()) {
     throw Error(ErrorKind::usage,
                 "--offload optimizer+parameters: parameters are offloaded under stage 3 or on one "
                 "rank alone",
                 "add 3 to --stages, 1 to --ranks or none to --offload");
   }
-  return plan;
-}
-
-BenchPlan zero_scaling_plan(const ZeroOptions& options) {
-  BenchPlan plan = plan_of(options);
-  plan.ranks = options.scaling;
-  plan.scaling = Scaling::weak;
-  plan.samples_per_rank = options.samples_per_rank;
-  plan.variants = {variant_of({.stage = options.stages.front()})};
+  for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
+    for (const int ranks : options.scaling) {
+      Case weak = case_of({.stage = options.stages.front()});
+      weak.name += "-weak";
+      weak.weak = true;
+      weak.first_ranks = options.scaling.front();
+      weak.samples_per_rank = options.samples_per_rank;
+      add(std::move(weak), recipe, ranks);
+    }
+  }
   return plan;
 }
 

@@ -18,7 +18,7 @@ struct MemoryKind {
   report::FigureKey figure;
   double scale = 1;
 
-  [[nodiscard]] double mib(const ZeroCell& cell) const { return cell.value(figure) * scale; }
+  [[nodiscard]] double mib(const CaseResult& cell) const { return cell.value(figure) * scale; }
 };
 constexpr MemoryKind kMemoryKinds[] = {
     {"peak GPU memory", "gpu_added_peak"},
@@ -26,18 +26,16 @@ constexpr MemoryKind kMemoryKinds[] = {
     {"planned memory (none was measured)", "device_planned", kPerMib},
 };
 
-CellList those_that_ran(const CellList& cells) {
-  CellList ran;
-  for (const ZeroCell* cell : cells) {
-    if (cell->ran()) ran.push_back(cell);
-  }
-  return ran;
+CaseList those_that_ran(CaseList cases) {
+  std::erase_if(cases, [](const CaseResult* one) { return !one->ran(); });
+  return cases;
 }
 
 /// Nothing where no kind is known of all.
-const MemoryKind* memory_kind(const CellList& cells) {
+const MemoryKind* memory_kind(const CaseList& cells) {
   for (const MemoryKind& kind : kMemoryKinds) {
-    if (std::ranges::all_of(cells, [&](const ZeroCell* c) { return std::isfinite(kind.mib(*c)); }))
+    if (std::ranges::all_of(cells,
+                            [&](const CaseResult* c) { return std::isfinite(kind.mib(*c)); }))
       return cells.empty() ? nullptr : &kind;
   }
   return nullptr;
@@ -51,14 +49,14 @@ std::string change_words(double percent, const char* less, const char* more) {
 }
 
 struct Extremes {
-  const ZeroCell* least = nullptr;
-  const ZeroCell* most = nullptr;
+  const CaseResult* least = nullptr;
+  const CaseResult* most = nullptr;
 };
 /// Cells where the figure is not known are passed over.
 template <class Of>
-Extremes extremes(const CellList& cells, const Of& figure) {
+Extremes extremes(const CaseList& cells, const Of& figure) {
   Extremes found;
-  for (const ZeroCell* cell : cells) {
+  for (const CaseResult* cell : cells) {
     const double value = figure(*cell);
     if (!std::isfinite(value)) continue;
     if (found.least == nullptr || value < figure(*found.least)) found.least = cell;
@@ -69,18 +67,18 @@ Extremes extremes(const CellList& cells, const Of& figure) {
 
 /// "memory was planned -0.3 % to +1.2 % beside the measured".
 template <class Of>
-std::string planned_words(const CellList& cells, const char* what, const Of& percent) {
+std::string planned_words(const CaseList& cells, const char* what, const Of& percent) {
   const Extremes found = extremes(cells, percent);
   if (found.least == nullptr) return {};
   return fmt::format("{} was planned {:+.1f} % to {:+.1f} % beside the measured.", what,
                      percent(*found.least), percent(*found.most));
 }
 
-void add_planned(std::vector<std::string>& to, const CellList& cells) {
-  const std::string memory = planned_words(cells, "GPU memory", [](const ZeroCell& c) {
+void add_planned(std::vector<std::string>& to, const CaseList& cells) {
+  const std::string memory = planned_words(cells, "GPU memory", [](const CaseResult& c) {
     return change_percent(c.value("gpu_added_peak"), c.value("device_planned") * kPerMib);
   });
-  const std::string step = planned_words(cells, "The step", [](const ZeroCell& c) {
+  const std::string step = planned_words(cells, "The step", [](const CaseResult& c) {
     return change_percent(c.value("step_s"), c.value("planned_step_s"));
   });
   for (const std::string& text : {memory, step}) {
@@ -88,46 +86,47 @@ void add_planned(std::vector<std::string>& to, const CellList& cells) {
   }
 }
 
-bool all_zero(const CellList& cells, const MemoryKind& kind) {
-  return std::ranges::all_of(cells, [&](const ZeroCell* c) { return kind.mib(*c) == 0; });
+bool all_zero(const CaseList& cells, const MemoryKind& kind) {
+  return std::ranges::all_of(cells, [&](const CaseResult* c) { return kind.mib(*c) == 0; });
 }
 
 }  // namespace
 
-std::vector<std::string> stage_sentences(const CellList& cells) {
+std::vector<std::string> stage_sentences(const CaseList& cells) {
   std::vector<std::string> sentences;
-  const CellList ran = those_that_ran(cells);
+  const CaseList ran = those_that_ran(cells);
   if (ran.empty()) return {"No cell has run."};
   const MemoryKind* kind = memory_kind(ran);
   if (kind != nullptr && !all_zero(ran, *kind)) {
-    const auto mib = [&](const ZeroCell& c) { return kind->mib(c); };
+    const auto mib = [&](const CaseResult& c) { return kind->mib(c); };
     const Extremes all = extremes(ran, mib);
-    std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(all.least->way),
+    std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(*all.least),
                                    mib_words(mib(*all.least)));
-    const auto reference = std::ranges::find(ran, ZeroWay{}, &ZeroCell::way);
+    const auto reference =
+        std::ranges::find(ran, ZeroWay{}, [](const CaseResult* c) { return c->which.way; });
     if (reference != ran.end() && *reference != all.least) {
       text += fmt::format(
           ", {} than stage 0",
           change_words(change_percent(mib(**reference), mib(*all.least)), "less", "more"));
     }
     sentences.push_back(text + ".");
-    CellList resident;
-    for (const ZeroCell* cell : ran) {
-      if (cell->way.offload == ZeroOffload::none) resident.push_back(cell);
+    CaseList resident;
+    for (const CaseResult* cell : ran) {
+      if (cell->which.way.offload == ZeroOffload::none) resident.push_back(cell);
     }
     if (const Extremes found = extremes(resident, mib); found.least && found.least != all.least) {
-      sentences.push_back(fmt::format("Without offload: {} with {}.", way_words(found.least->way),
+      sentences.push_back(fmt::format("Without offload: {} with {}.", way_words(*found.least),
                                       mib_words(mib(*found.least))));
     }
   }
-  const auto rate = [](const ZeroCell& c) { return c.value("samples_per_s"); };
+  const auto rate = [](const CaseResult& c) { return c.value("samples_per_s"); };
   if (const Extremes found = extremes(ran, rate); found.most) {
-    sentences.push_back(
-        fmt::format("Fastest: {} with {} samples/s; slowest: {} with {}.",
-                    way_words(found.most->way), report::rate_words(rate(*found.most)),
-                    way_words(found.least->way), report::rate_words(rate(*found.least))));
+    sentences.push_back(fmt::format("Fastest: {} with {} samples/s; slowest: {} with {}.",
+                                    way_words(*found.most), report::rate_words(rate(*found.most)),
+                                    way_words(*found.least),
+                                    report::rate_words(rate(*found.least))));
   }
-  const auto loss = [](const ZeroCell& c) { return c.value("final_loss"); };
+  const auto loss = [](const CaseResult& c) { return c.value("final_loss"); };
   if (const Extremes found = extremes(ran, loss); found.least && ran.size() > 1) {
     const double spread = loss(*found.most) - loss(*found.least);
     sentences.push_back(spread == 0
@@ -140,47 +139,44 @@ std::vector<std::string> stage_sentences(const CellList& cells) {
   return sentences;
 }
 
-std::vector<std::string> offload_sentences(const std::vector<OffloadPair>& pairs) {
+std::vector<std::string> offload_sentences(const std::vector<CasePair>& pairs) {
   std::vector<std::string> sentences;
   struct Saving {
-    const OffloadPair* pair;
+    const CaseResult* with;
     double percent;
   };
   std::vector<Saving> saved, cost;
-  for (const OffloadPair& pair : pairs) {
-    if (!pair.with->ran() || !pair.without->ran()) continue;
-    const auto of_both = [&](report::FigureKey key) {
-      return std::pair(pair.without->value(key), pair.with->value(key));
-    };
-    const auto [more, less] = of_both("gpu_added_peak");
-    if (std::isfinite(more) && std::isfinite(less))
-      saved.push_back({&pair, savings_percent(more, less)});
-    const auto [before, after] = of_both("train_seconds");
-    if (std::isfinite(before) && std::isfinite(after))
-      cost.push_back({&pair, change_percent(before, after)});
+  for (const auto& [without, with] : pairs) {
+    if (!with->ran() || !without->ran()) continue;
+    const double less =
+        savings_percent(without->value("gpu_added_peak"), with->value("gpu_added_peak"));
+    if (std::isfinite(less)) saved.push_back({with, less});
+    const double longer =
+        change_percent(without->value("train_seconds"), with->value("train_seconds"));
+    if (std::isfinite(longer)) cost.push_back({with, longer});
   }
   if (saved.empty()) {
     sentences.emplace_back("Savings of GPU memory were not measured.");
   } else {
     const Saving& most = *std::ranges::max_element(saved, {}, &Saving::percent);
     sentences.push_back(fmt::format("Offload saves most under {}: {:.1f} % of peak GPU memory.",
-                                    way_words(most.pair->with->way), most.percent));
+                                    way_words(*most.with), most.percent));
   }
   if (!cost.empty()) {
     const auto [low, high] = std::ranges::minmax_element(cost, {}, &Saving::percent);
-    sentences.push_back(fmt::format(
-        "Offload changes the train runtime by {:+.1f} % ({}) to {:+.1f} % ({}).", low->percent,
-        way_words(low->pair->with->way), high->percent, way_words(high->pair->with->way)));
+    sentences.push_back(
+        fmt::format("Offload changes the train runtime by {:+.1f} % ({}) to {:+.1f} % ({}).",
+                    low->percent, way_words(*low->with), high->percent, way_words(*high->with)));
   }
   return sentences;
 }
 
-std::vector<std::string> pinned_sentences(const std::vector<PinnedPair>& pairs) {
+std::vector<std::string> pinned_sentences(const std::vector<CasePair>& pairs) {
   std::vector<std::string> sentences;
   for (const auto& [pinned, pageable] : pairs) {
     const double fast = pinned->value("train_seconds"), slow = pageable->value("train_seconds");
     if (!std::isfinite(fast) || !std::isfinite(slow)) continue;
-    const std::string words = way_words(pinned->way);
+    const std::string words = way_words(*pinned);
     sentences.push_back(
         fmt::format("{}: pinned memory trains in {:.2f} s, pageable in {:.2f} s: pinned takes {}.",
                     words.substr(0, words.find(',')), fast, slow,
@@ -189,17 +185,16 @@ std::vector<std::string> pinned_sentences(const std::vector<PinnedPair>& pairs) 
   return sentences;
 }
 
-std::vector<std::string> scaling_sentences(const CellList& cells) {
+std::vector<std::string> scaling_sentences(const CaseList& cells) {
   std::vector<std::string> sentences;
-  const CellList ran = those_that_ran(cells);
+  const CaseList ran = those_that_ran(cells);
   if (ran.size() < 2) return {"Fewer than two numbers of ranks have run: nothing to compare."};
-  const ZeroCell& first = *ran.front();
-  const ZeroCell& last = *ran.back();
-  const std::string range =
-      fmt::format("from {} to {} ranks", first.result.which.ranks, last.result.which.ranks);
+  const CaseResult& first = *ran.front();
+  const CaseResult& last = *ran.back();
+  const std::string range = fmt::format("from {} to {} ranks", first.which.ranks, last.which.ranks);
   const MemoryKind* kind = memory_kind(ran);
   if (kind != nullptr && !all_zero(ran, *kind)) {
-    const auto mib = [&](const ZeroCell& c) { return kind->mib(c); };
+    const auto mib = [&](const CaseResult& c) { return kind->mib(c); };
     const Extremes found = extremes(ran, mib);
     const double spread = change_percent(mib(*found.least), mib(*found.most));
     const char* verdict = spread < kConstantPercent ? "stayed constant"
@@ -213,14 +208,14 @@ std::vector<std::string> scaling_sentences(const CellList& cells) {
   }
   if (std::isfinite(last.value("efficiency"))) {
     sentences.push_back(fmt::format("{} ranks keep {:.1f} % of the rate a rank had on {}.",
-                                    last.result.which.ranks, last.value("efficiency") * 100,
-                                    first.result.which.ranks));
+                                    last.which.ranks, last.value("efficiency") * 100,
+                                    first.which.ranks));
   }
   add_planned(sentences, ran);
   return sentences;
 }
 
-std::vector<std::string> one_rank_sentences(const CellList& cells) {
+std::vector<std::string> one_rank_sentences(const CaseList& cells) {
   std::vector<std::string> sentences = {
       "With one rank nothing is divided: all stages are the same, and one stands for them."};
   add_planned(sentences, those_that_ran(cells));

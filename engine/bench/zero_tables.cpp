@@ -12,11 +12,6 @@
 namespace dstrain::bench {
 
 using report::Cell;
-using report::Table;
-
-double change_percent(double before, double after) { return (after - before) / before * 100; }
-
-double savings_percent(double before, double after) { return (before - after) / before * 100; }
 
 namespace {
 
@@ -44,22 +39,12 @@ constexpr Column kTraining[] = {kTrainRuntime,
                                 {"Peak allocated by dstrain (MiB)", "memory_peak", 0, kPerMib},
                                 {"allocated as planned (MiB)", "memory_planned", 0, kPerMib}};
 
-std::vector<Column> training_and(std::vector<Column> more) {
-  more.insert(more.begin(), std::begin(kTraining), std::end(kTraining));
-  return more;
-}
-
-Cell cell_of(const Column& column, const ZeroCell& cell) {
-  return column.cell(cell.result.figures);
-}
-void add_titles(Table& table, const std::vector<Column>& columns) {
-  for (const Column& column : columns) table.header.emplace_back(column.title);
-}
-/// A row that begins with these cells.
-void add_row(Table& table, std::vector<Cell> row, const ZeroCell& cell,
-             const std::vector<Column>& columns) {
-  for (const Column& column : columns) row.push_back(cell_of(column, cell));
-  table.rows.push_back(std::move(row));
+/// The columns of `first`, of kTraining and of `more`.
+std::vector<CaseColumn> with_training(std::vector<CaseColumn> first,
+                                      const std::vector<CaseColumn>& more) {
+  first.insert(first.end(), std::begin(kTraining), std::end(kTraining));
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
 }
 
 std::string model_and_data(const CaseResult& result) {
@@ -67,42 +52,45 @@ std::string model_and_data(const CaseResult& result) {
   return fmt::format("{}, {} ({})", known(result.model), known(result.data), result.recipe);
 }
 
-/// Cells in groups of equal key, each in the order of its first one.
-std::vector<CellList> groups(const std::vector<ZeroCell>& cells,
-                             const std::function<bool(const ZeroCell&)>& wanted, bool by_ranks) {
-  std::vector<CellList> all;
-  for (const ZeroCell& cell : cells) {
-    if (!wanted(cell)) continue;
-    const auto same = std::ranges::find_if(all, [&](const CellList& group) {
-      const Case& first = group.front()->result.which;
-      return first.recipe == cell.result.which.recipe &&
-             (!by_ranks || first.ranks == cell.result.which.ranks);
+const CaseColumn kModelAndData = {"Model and Data",
+                                  [](const CaseResult& r) { return text_cell(model_and_data(r)); }};
+const CaseColumn kRanksColumn = {
+    "Ranks", [](const CaseResult& r) { return text_cell(fmt::to_string(r.which.ranks)); }};
+
+/// Cells in groups of one recipe, and of one number of ranks; each in the order of its first one.
+std::vector<CaseList> groups(const CaseList& cells, bool by_ranks) {
+  std::vector<CaseList> all;
+  for (const CaseResult* cell : cells) {
+    const auto same = std::ranges::find_if(all, [&](const CaseList& group) {
+      const Case& first = group.front()->which;
+      return first.recipe == cell->which.recipe && (!by_ranks || first.ranks == cell->which.ranks);
     });
     if (same == all.end())
-      all.push_back({&cell});
+      all.push_back({cell});
     else
-      same->push_back(&cell);
+      same->push_back(cell);
   }
   return all;
 }
 
-/// Reasons of cells without figures; those of a recipe and number of ranks with the same reason are one.
-std::vector<std::string> reasons(const CellList& cells) {
+/// Reasons of cells without figures; those of a recipe and number of ranks with the same reason are
+/// one.
+std::vector<std::string> reasons(const CaseList& cells) {
   struct Reason {
     const CaseResult* first;
     std::vector<std::string> ways;
   };
   std::vector<Reason> all;
-  for (const ZeroCell* cell : cells) {
+  for (const CaseResult* cell : cells) {
     if (cell->ran()) continue;
     const auto same = std::ranges::find_if(all, [&](const Reason& reason) {
-      return reason.first->which.recipe == cell->result.which.recipe &&
-             reason.first->which.ranks == cell->result.which.ranks &&
-             reason.first->failure == cell->result.failure;
+      return reason.first->which.recipe == cell->which.recipe &&
+             reason.first->which.ranks == cell->which.ranks &&
+             reason.first->failure == cell->failure;
     });
-    const std::string words = way_words(cell->way);
+    const std::string words = way_words(*cell);
     if (same == all.end())
-      all.push_back({&cell->result, {words}});
+      all.push_back({cell, {words}});
     else if (std::ranges::find(same->ways, words) == same->ways.end())
       same->ways.push_back(words);
   }
@@ -116,12 +104,6 @@ std::vector<std::string> reasons(const CellList& cells) {
   return texts;
 }
 
-CellList joined(const std::vector<CellList>& groups) {
-  CellList all;
-  for (const CellList& group : groups) all.insert(all.end(), group.begin(), group.end());
-  return all;
-}
-
 void append(std::vector<std::string>& to, std::vector<std::string> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
@@ -133,63 +115,112 @@ void append_of_group(std::vector<std::string>& to, const std::string& group, boo
     to.push_back(several ? fmt::format("{}: {}", group, text) : std::move(text));
 }
 
-std::string recipe_and_ranks(const CellList& group) {
-  const CaseResult& first = group.front()->result;
+std::string recipe_and_ranks(const CaseList& group) {
+  const CaseResult& first = *group.front();
   return fmt::format("{}, {} rank{}", first.recipe, first.which.ranks,
                      first.which.ranks == 1 ? "" : "s");
 }
 
-BenchTable stage_table(const CellList& group, std::size_t number) {
-  const CaseResult& first = group.front()->result;
+BenchTable stage_table(const CaseList& group, std::size_t number) {
+  const CaseResult& first = *group.front();
   BenchTable made{.file = fmt::format("1-stages-{}", number + 1),
                   .title = fmt::format("{} on {} ranks: stages without and with offload",
                                        first.recipe, first.which.ranks),
                   .table = {},
                   .sentences = stage_sentences(group),
                   .not_run = reasons(group)};
-  CellList columns = group;
-  std::ranges::stable_sort(columns, {}, [](const ZeroCell* c) { return c->way.offload; });
+  CaseList columns = group;
+  std::ranges::stable_sort(columns, {}, [](const CaseResult* c) { return c->which.way.offload; });
   made.table.header = {""};
-  for (const ZeroCell* cell : columns) made.table.header.push_back(way_words(cell->way));
-  for (const Column& figure :
-       training_and({kCpuPeak, {"Average CPU Memory (MiB)", "cpu_mean", 0}, kHostPlanned})) {
+  for (const CaseResult* cell : columns) made.table.header.push_back(way_words(*cell));
+  const Column mean_cpu = {"Average CPU Memory (MiB)", "cpu_mean", 0};
+  for (const CaseColumn& figure : with_training({}, {kCpuPeak, mean_cpu, kHostPlanned})) {
     std::vector<Cell>& row = made.table.rows.emplace_back();
     row.push_back(text_cell(figure.title));
-    for (const ZeroCell* cell : columns) row.push_back(cell_of(figure, *cell));
+    for (const CaseResult* cell : columns) row.push_back(figure.cell(*cell));
   }
   return made;
 }
 
-std::vector<OffloadPair> offload_pairs(const CellList& group) {
-  std::vector<OffloadPair> pairs;
-  for (const ZeroCell* with : group) {
-    if (with->way.offload == ZeroOffload::none) continue;
-    for (const ZeroCell* without : group) {
-      if (without->way == ZeroWay{.stage = with->way.stage}) pairs.push_back({without, with});
+/// The two cells of each row of a comparison, and these cells, each once.
+struct Pairs {
+  std::vector<CasePair> pairs;
+  CaseList cells;
+
+  void add(const CaseResult* first, const CaseResult* second) {
+    pairs.push_back({first, second});
+    for (const CaseResult* cell : {first, second}) {
+      if (std::ranges::find(cells, cell) == cells.end()) cells.push_back(cell);
     }
   }
-  return pairs;
+};
+
+/// Without and with offload.
+Pairs offload_pairs(const CaseList& group) {
+  Pairs made;
+  for (const CaseResult* with : group) {
+    const ZeroWay& way = with->which.way;
+    if (way.offload == ZeroOffload::none) continue;
+    for (const CaseResult* without : group) {
+      if (without->which.way == ZeroWay{.stage = way.stage}) made.add(without, with);
+    }
+  }
+  return made;
 }
 
-std::vector<PinnedPair> pinned_pairs(const CellList& group) {
-  std::vector<PinnedPair> pairs;
-  for (const ZeroCell* pinned : group) {
-    ZeroWay other = pinned->way;
+/// With pinned and with pageable memory.
+Pairs pinned_pairs(const CaseList& group) {
+  Pairs made;
+  for (const CaseResult* pinned : group) {
+    ZeroWay other = pinned->which.way;
     if (other.offload == ZeroOffload::none || !other.pinned) continue;
     other.pinned = false;
-    for (const ZeroCell* pageable : group) {
-      if (pageable->way == other) pairs.push_back({pinned, pageable});
+    for (const CaseResult* pageable : group) {
+      if (pageable->which.way == other) made.add(pinned, pageable);
     }
   }
-  return pairs;
+  return made;
 }
 
-BenchTable offload_table(const std::vector<CellList>& all) {
-  BenchTable made{.file = "2-offload",
-                  .title = "What offload saves and costs",
+/// A table of pairs; `add_rows` adds those of a group.
+BenchTable pair_table(const char* file, const char* title, const std::vector<CaseList>& all,
+                      Pairs (*pairs_of)(const CaseList&),
+                      std::vector<std::string> (*sentences)(const std::vector<CasePair>&),
+                      const std::function<void(report::Table&, const Pairs&)>& add_rows) {
+  BenchTable made{.file = file,
+                  .title = title,
                   .table = {},
                   .sentences = {},
                   .not_run = std::vector<std::string>()};
+  for (const CaseList& group : all) {
+    const Pairs found = pairs_of(group);
+    if (found.pairs.empty()) continue;
+    add_rows(made.table, found);
+    append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
+                    sentences(found.pairs));
+    append(*made.not_run, reasons(found.cells));
+  }
+  return made;
+}
+
+BenchTable offload_table(const std::vector<CaseList>& all) {
+  BenchTable made = pair_table(
+      "2-offload", "What offload saves and costs", all, offload_pairs, offload_sentences,
+      [](report::Table& table, const Pairs& found) {
+        for (const auto& [without, with] : found.pairs) {
+          const auto change = [a = without, b = with](auto percent, report::FigureKey figure) {
+            return number_cell(percent(a->value(figure), b->value(figure)), 1);
+          };
+          table.rows.push_back(
+              {kModelAndData.cell(*without), kRanksColumn.cell(*without),
+               text_cell(fmt::to_string(with->which.way.stage)),
+               text_cell(way_words(*with).substr(std::string_view("stage 0 + ").size())),
+               kGpuPeak.cell(*without), kGpuPlanned.cell(*without), kGpuPeak.cell(*with),
+               kGpuPlanned.cell(*with), change(savings_percent, "gpu_added_peak"),
+               change(savings_percent, "device_planned"), kTrainRuntime.cell(*without),
+               kTrainRuntime.cell(*with), change(change_percent, "train_seconds")});
+        }
+      });
   made.table.cut = 0;
   made.table.header = {"Model and Data",
                        "Ranks",
@@ -204,143 +235,78 @@ BenchTable offload_table(const std::vector<CellList>& all) {
                        "Train Runtime (No Offload)",
                        "Train Runtime (Offload)",
                        "Runtime change (%)"};
-  for (const CellList& group : all) {
-    const std::vector<OffloadPair> pairs = offload_pairs(group);
-    CellList used;
-    for (const auto& [without, with] : pairs) {
-      const CaseResult& a = without->result;
-      const CaseResult& b = with->result;
-      made.table.rows.push_back(
-          {text_cell(model_and_data(a)), text_cell(fmt::to_string(a.which.ranks)),
-           text_cell(fmt::to_string(with->way.stage)),
-           text_cell(way_words(with->way).substr(std::string_view("stage 0 + ").size())),
-           cell_of(kGpuPeak, *without), cell_of(kGpuPlanned, *without), cell_of(kGpuPeak, *with),
-           cell_of(kGpuPlanned, *with),
-           number_cell(savings_percent(a.value("gpu_added_peak"), b.value("gpu_added_peak")), 1),
-           number_cell(savings_percent(a.value("device_planned"), b.value("device_planned")), 1),
-           cell_of(kTrainRuntime, *without), cell_of(kTrainRuntime, *with),
-           number_cell(change_percent(a.value("train_seconds"), b.value("train_seconds")), 1)});
-      for (const ZeroCell* cell : {without, with}) {
-        if (std::ranges::find(used, cell) == used.end()) used.push_back(cell);
-      }
-    }
-    if (pairs.empty()) continue;
-    append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
-                    offload_sentences(pairs));
-    append(*made.not_run, reasons(used));
-  }
   return made;
 }
 
-BenchTable pinned_table(const std::vector<CellList>& all) {
-  BenchTable made{.file = "3-pinned",
-                  .title = "Pinned memory",
-                  .table = {},
-                  .sentences = {},
-                  .not_run = std::vector<std::string>()};
-  made.table.header = {"Model and Data", "Ranks", "Config", "Pinned Memory"};
-  const std::vector<Column> columns = {kGpuPeak,     kGpuPlanned, kCpuPeak,
-                                       kHostPlanned, kRuntime,    kTrainRuntime};
-  add_titles(made.table, columns);
-  for (const CellList& group : all) {
-    const std::vector<PinnedPair> pairs = pinned_pairs(group);
-    CellList used;
-    for (const auto& [pinned, pageable] : pairs) {
-      for (const ZeroCell* cell : {pinned, pageable}) {
-        const std::string words = way_words(cell->way);
-        add_row(made.table,
-                {text_cell(model_and_data(cell->result)),
-                 text_cell(fmt::to_string(cell->result.which.ranks)),
-                 text_cell(words.substr(0, words.find(','))),
-                 text_cell(cell->way.pinned ? "true" : "false")},
-                *cell, columns);
-        used.push_back(cell);
-      }
-    }
-    append(*made.not_run, reasons(used));
-    if (!pairs.empty())
-      append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
-                      pinned_sentences(pairs));
-  }
-  return made;
+BenchTable pinned_table(const std::vector<CaseList>& all) {
+  return pair_table(
+      "3-pinned", "Pinned memory", all, pinned_pairs, pinned_sentences,
+      [](report::Table& table, const Pairs& found) {
+        const CaseColumn config = {"Config", [](const CaseResult& r) {
+                                     const std::string words = way_words(r);
+                                     return text_cell(words.substr(0, words.find(',')));
+                                   }};
+        const CaseColumn pinned = {"Pinned Memory", [](const CaseResult& r) {
+                                     return text_cell(r.which.way.pinned ? "true" : "false");
+                                   }};
+        report::Table more =
+            case_table(found.cells, {kModelAndData, kRanksColumn, config, pinned, kGpuPeak,
+                                     kGpuPlanned, kCpuPeak, kHostPlanned, kRuntime, kTrainRuntime});
+        table.header = std::move(more.header);
+        std::ranges::move(more.rows, std::back_inserter(table.rows));
+      });
 }
 
-BenchTable scaling_table(const std::vector<CellList>& all) {
-  BenchTable made{.file = "4-scaling",
-                  .title = fmt::format("Weak scaling, {}", way_words(all.front().front()->way)),
-                  .table = {},
+/// A table with a row for each of `cells`, and sentences of each recipe.
+BenchTable cell_table(const char* file, std::string title, const CaseList& cells,
+                      const std::vector<CaseColumn>& columns,
+                      std::vector<std::string> (*sentences)(const CaseList&)) {
+  BenchTable made{.file = file,
+                  .title = std::move(title),
+                  .table = case_table(cells, columns),
                   .sentences = {},
-                  .not_run = reasons(joined(all))};
-  made.table.header = {"Model and Data", "Ranks"};
-  const std::vector<Column> columns = training_and({{"Efficiency (%)", "efficiency", 1, 100}});
-  add_titles(made.table, columns);
-  for (const CellList& group : all) {
-    for (const ZeroCell* cell : group) {
-      add_row(made.table,
-              {text_cell(model_and_data(cell->result)),
-               text_cell(fmt::to_string(cell->result.which.ranks))},
-              *cell, columns);
-    }
-    append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
-                    scaling_sentences(group));
-  }
-  return made;
-}
-
-BenchTable one_rank_table(const std::vector<CellList>& all) {
-  BenchTable made{.file = "5-one-rank",
-                  .title = "One rank",
-                  .table = {},
-                  .sentences = {},
-                  .not_run = reasons(joined(all))};
-  made.table.header = {"Model and Data", "Config"};
-  const std::vector<Column> columns = {kGpuPeak, kGpuPlanned, kCpuPeak,    kHostPlanned,
-                                       kRuntime, kStep,       kStepPlanned};
-  add_titles(made.table, columns);
-  for (const CellList& group : all) {
-    for (const ZeroCell* cell : group) {
-      add_row(made.table,
-              {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))}, *cell,
-              columns);
-    }
-    append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
-                    one_rank_sentences(group));
-  }
+                  .not_run = reasons(cells)};
+  const std::vector<CaseList> all = groups(cells, false);
+  for (const CaseList& group : all)
+    append_of_group(made.sentences, group.front()->recipe, all.size() > 1, sentences(group));
   return made;
 }
 
 }  // namespace
 
-BenchTables zero_tables(const std::vector<ZeroCell>& cells) {
-  const auto on_ranks = [](const ZeroCell& c) { return !c.scaling && c.result.which.ranks > 1; };
-  const auto on_one = [](const ZeroCell& c) { return !c.scaling && c.result.which.ranks == 1; };
-  const auto any = [](const ZeroCell& c) { return !c.scaling; };
-  const auto weak = [](const ZeroCell& c) { return c.scaling; };
+BenchTables zero_tables(const std::vector<CaseResult>& cells) {
   BenchTables made;
-  const std::vector<CellList> several = groups(cells, on_ranks, true);
-  const std::vector<CellList> stages = groups(cells, any, true);
-  const std::vector<CellList> scaling = groups(cells, weak, false);
-  const std::vector<CellList> one = groups(cells, on_one, true);
+  const CaseList stages = cases_where(cells, [](const CaseResult& c) { return !c.which.weak; });
+  const CaseList scaling = cases_where(cells, [](const CaseResult& c) { return c.which.weak; });
+  CaseList several = stages, one = stages;
+  std::erase_if(several, [](const CaseResult* c) { return c->which.ranks == 1; });
+  std::erase_if(one, [](const CaseResult* c) { return c->which.ranks > 1; });
   const auto add = [&](BenchTable table, const char* reason) {
     if (table.table.rows.empty())
       made.left_out.push_back(fmt::format("{}: {}", table.title, reason));
     else
       made.tables.push_back(std::move(table));
   };
-  for (std::size_t i = 0; i < several.size(); ++i)
-    made.tables.push_back(stage_table(several[i], i));
+  for (const CaseList& group : groups(several, true))
+    made.tables.push_back(stage_table(group, made.tables.size()));
   if (several.empty())
     made.left_out.emplace_back("Stages without and with offload: --ranks names no number above 1");
-  add(offload_table(stages), "no stage is there without and with offload; see --offload");
-  add(pinned_table(stages), "no offload is there with both kinds of memory; --pinned both");
-  if (scaling.empty())
-    made.left_out.emplace_back("Weak scaling: --scaling names no numbers of ranks");
-  else
-    made.tables.push_back(scaling_table(scaling));
-  if (one.empty())
-    made.left_out.emplace_back("One rank: --ranks does not name 1");
-  else
-    made.tables.push_back(one_rank_table(one));
+  add(offload_table(groups(stages, true)),
+      "no stage is there without and with offload; see --offload");
+  add(pinned_table(groups(stages, true)),
+      "no offload is there with both kinds of memory; --pinned both");
+  const std::string way = scaling.empty() ? "" : ", " + way_words(*scaling.front());
+  add(cell_table("4-scaling", "Weak scaling" + way, scaling,
+                 with_training({kModelAndData, kRanksColumn},
+                               {Column{"Efficiency (%)", "efficiency", 1, 100}}),
+                 scaling_sentences),
+      "--scaling names no numbers of ranks");
+  const CaseColumn config = {"Config", [](const CaseResult& r) { return text_cell(way_words(r)); }};
+  add(cell_table("5-one-rank", "One rank", one,
+                 {kModelAndData, config, kGpuPeak, kGpuPlanned, kCpuPeak, kHostPlanned, kRuntime,
+                  kStep, kStepPlanned},
+                 one_rank_sentences),
+      "--ranks does not name 1");
   return made;
 }
 

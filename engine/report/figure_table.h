@@ -156,6 +156,7 @@ inline constexpr Figure kFigures[] = {
     {"exposed_blocks_s", "", Unit::seconds},
     {"bubble", "", Unit::share},
     {"planned_bubble", "", Unit::share},
+    {"lone_step_s", "", Unit::seconds},
     {"exchange_s", "", Unit::seconds},
     {"planned_exchange_s", "", Unit::seconds},
     {"contention_s", "", Unit::seconds},

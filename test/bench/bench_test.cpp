@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/bench/bench_log.h"
-#include "engine/bench/bench_plan.h"
+#include "engine/bench/variants.h"
 #include "test/support/catch.h"
 #include "test/support/files.h"
 #include "test/support/temp_dir.h"
@@ -18,10 +18,9 @@ using test::slurp;
 using test::spit;
 using test::TempDir;
 
-BenchPlan some_plan() {
+BenchPlan some_plan(const std::vector<int>& ranks = {1, 2}, bool weak = false) {
   return {.recipes = {"recipes/quickstart.yaml"},
-          .variants = {named_variant("ddp"), named_variant("zero2")},
-          .ranks = {1, 2},
+          .cases = variant_cases(1, ranks, {named_variant("ddp"), named_variant("zero2")}, weak),
           .repeat = 2,
           .overrides = {}};
 }
@@ -89,38 +88,41 @@ TEST_CASE("a run gets its length, its variant and the overrides of all, in this 
         "--set run.output=out");
   plan.steps = 0;  // the recipe's own length
   CHECK(arguments(2).find("run.steps") == std::string::npos);
-  plan.scaling = Scaling::weak;
+  plan.cases = some_plan({1, 2}, true).cases;
   CHECK(arguments(1).find("batch.global=64 ") != std::string::npos);
   CHECK(arguments(2).find("batch.global=128 ") != std::string::npos);
-  plan.ranks = {3, 2};
+  plan.cases = some_plan({3, 2}, true).cases;
   CHECK(usage_error([&] { (void)arguments(2); }).find("64") != std::string::npos);
   plan.overrides = {"run.evaluate=never"};
   plan.steps = 60;
-  plan.scaling = Scaling::none;
+  plan.cases = some_plan().cases;
   CHECK(arguments(1).find("run.evaluate=80") == std::string::npos);
 }
 
-TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
+TEST_CASE("a variant of a recipe file has a fingerprint of its own", "[bench]") {
+  BenchPlan plan = some_plan();
+  plan.recipes = {"recipes/cnn/resnet50_random_zero2.yaml"};
+  const std::string zero2 = turn_fingerprint(plan, {.index = 0});
+  plan.overrides = {"model.classes=7"};
+  CHECK(turn_fingerprint(plan, {.index = 0}) != zero2);
+}
+
+TEST_CASE("a bench goes on where it ended, where that is asked for", "[bench]") {
   const TempDir dir;
   const BenchPlan plan = some_plan();
   {
-    BenchLog log(dir / "b", plan, Existing::refuse);
+    BenchLog log(dir / "b", plan, false);
     CHECK(log.records().empty());
     log.add({.run = "quickstart-ddp-1-ranks-1", .seconds = 1.5});
     log.add({.run = "quickstart-zero2-1-ranks-1", .exit_code = 64, .reason = "no"});
   }
-  CHECK(usage_error([&] { BenchLog(dir / "b", plan, Existing::refuse); }).find("--resume") !=
+  CHECK(usage_error([&] { BenchLog(dir / "b", plan, false); }).find("--resume") !=
         std::string::npos);
-  BenchPlan other = plan;
-  other.steps = 61;
-  CHECK(usage_error([&] {
-          BenchLog(dir / "b", other, Existing::same);
-        }).find("steps were 60, now 61") != std::string::npos);
   // A line that was cut off is made again.
   const std::string text = slurp(dir / "b" / "bench.jsonl");
   spit(dir / "b" / "bench.jsonl", text + R"({"run":"quickstart-zero2-1-ra)");
   {
-    BenchLog log(dir / "b", plan, Existing::same);
+    BenchLog log(dir / "b", plan, true);
     REQUIRE(log.records().size() == 2);
     CHECK(log.records()[0].seconds == 1.5);
     CHECK(log.find("quickstart-zero2-1-ranks-1")->reason == "no");
@@ -128,10 +130,10 @@ TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
     CHECK_FALSE(log.find("quickstart-zero2-1-ranks-2"));
     log.add({.run = "quickstart-zero2-1-ranks-2"});
   }
-  CHECK(BenchLog(dir / "b", plan, Existing::same).records().size() == 3);
+  CHECK(BenchLog(dir / "b", plan, true).records().size() == 3);
   spit(dir / "file", "x");
   CHECK(usage_error([&] {
-          BenchLog(dir / "file", plan, Existing::refuse);
+          BenchLog(dir / "file", plan, false);
         }).find("cannot make the folder " + (dir / "file" / "runs").string() + ": ") !=
         std::string::npos);
 }

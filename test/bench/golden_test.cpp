@@ -4,9 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/json.h"
-#include "engine/bench/bench_tables.h"
-#include "engine/bench/parallel_files.h"
-#include "engine/bench/zero_files.h"
+#include "engine/bench/parallel_pages.h"
+#include "engine/bench/parallel_plan.h"
+#include "engine/bench/parallel_results.h"
+#include "engine/bench/run_tables.h"
+#include "engine/bench/variants.h"
+#include "engine/bench/zero_pages.h"
+#include "engine/bench/zero_plan.h"
 #include "test/report/made_run.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -76,18 +80,24 @@ void write_run(const std::filesystem::path& folder, int n, int steps) {
        " 1.0 180.0 400.0 1000.0\n");
 }
 
-/// Writes the runs of a plan; those of its last case failed.
-void make_runs(const BenchPlan& plan, BenchLog& log, int steps) {
+/// Makes a bench in which the last case failed, and of `bench zero` the last one of its stages.
+BenchResults made_results(const BenchPlan& plan, const std::filesystem::path& folder, int steps) {
+  BenchLog log(folder, plan, false);
   int n = 0;
   for (const Turn& turn : turns(plan)) {
-    const bool fails = turn.index + 1 == cases(plan).size();
+    const std::size_t next = turn.index + 1;
+    const bool part = next < plan.cases.size() &&
+                      plan.cases[next].first_ranks != plan.cases[next - 1].first_ranks;
+    const bool fails = part || next == plan.cases.size();
     if (!fails) write_run(log.runs() / run_name(plan, turn), ++n, steps);
     log.add({.run = run_name(plan, turn),
              .exit_code = fails ? 137 : 0,
              .reason = fails ? "out of memory" : "",
              .seconds = 10.0 + n,
              .gpus_before_mib = {10, 20}});
+    if (part) n = 0;
   }
+  return bench_results(plan, log);
 }
 
 std::string text_of(const report::Document& document) {
@@ -117,46 +127,34 @@ TEST_CASE("the report of a run with every figure is that of test/golden/bench", 
 
 TEST_CASE("tables and files of bench run are those of test/golden/bench", "[bench]") {
   const TempDir dir;
-  const BenchPlan plan{.recipes = {"recipes/quickstart.yaml"},
-                       .variants = {named_variant("zero2"), named_variant("zero2+offload"),
-                                    named_variant("zero2+offload+pinned"), named_variant("zero3")},
-                       .ranks = {2, 4},
-                       .scaling = Scaling::weak,
-                       .repeat = 3,
-                       .steps = 80,
-                       .overrides = {}};
-  BenchLog log(dir / "b", plan, Existing::refuse);
-  make_runs(plan, log, 100);
-  const auto results = bench_results(plan, log);
-  const auto tables = bench_tables(plan, results, TableSet::full);
-  std::string text = text_of(bench_document(tables, results));
-  for (const auto& table : tables.tables)
-    text += fmt::format("{}\n{}\n", table.file, table_csv(table.table));
-  check_golden("run.txt", text + json_text(results_json(results), 1) + "\n");
+  const BenchPlan plan{
+      .recipes = {"recipes/quickstart.yaml"},
+      .cases = variant_cases(1, {2, 4},
+                             {named_variant("zero2"), named_variant("zero2+offload"),
+                              named_variant("zero2+offload+pinned"), named_variant("zero3")},
+                             true),
+      .repeat = 3,
+      .steps = 80,
+      .overrides = {}};
+  const BenchPages pages = run_pages(made_results(plan, dir / "b", 100).cases, TableSet::full);
+  std::string text = text_of(pages.document);
+  for (const auto& [name, csv] : pages.files)
+    text += fmt::format("{}\n{}\n", name.substr(6, name.size() - 10), csv);
+  check_golden("run.txt", text + json_text(pages.json["results"], 1) + "\n");
 }
 
 TEST_CASE("tables and files of bench zero are those of test/golden/bench", "[bench]") {
   const TempDir dir;
-  const ZeroOptions options{.recipes = {"recipes/quickstart.yaml"},
-                            .ranks = {1, 2},
-                            .stages = {0, 3},
-                            .pinned = {true, false},
-                            .scaling = {2, 4},
-                            .overrides = {}};
-  std::vector<ZeroCell> cells;
-  for (const bool scaling : {false, true}) {
-    const BenchPlan plan = scaling ? zero_scaling_plan(options) : zero_plan(options);
-    const std::vector<ZeroWay> ways = scaling ? std::vector<ZeroWay>{{}} : zero_ways(options);
-    BenchLog log(dir / (scaling ? "s" : "z"), plan, Existing::refuse);
-    make_runs(plan, log, 100);
-    for (auto& result : bench_results(plan, log)) {
-      const ZeroWay way = ways[result.which.variant];
-      cells.push_back({.result = std::move(result), .way = way, .scaling = scaling});
-    }
-  }
-  const auto tables = zero_tables(cells);
-  check_golden("zero.txt", text_of(zero_document(tables, cells)) + zero_csv(cells) +
-                               json_text(zero_json(tables, cells), 1) + "\n");
+  ZeroOptions options;
+  options.recipes = {"recipes/quickstart.yaml"};
+  options.ranks = {1, 2};
+  options.stages = {0, 3};
+  options.pinned = {true, false};
+  options.scaling = {2, 4};
+  const BenchPlan plan = zero_plan(options);
+  const BenchPages pages = zero_pages(made_results(plan, dir / "z", 100));
+  check_golden("zero.txt", text_of(pages.document) + pages.files.front().second +
+                               json_text(pages.json, 1) + "\n");
 }
 
 TEST_CASE("tables and files of bench parallel are those of test/golden/bench", "[bench]") {
@@ -164,22 +162,17 @@ TEST_CASE("tables and files of bench parallel are those of test/golden/bench", "
   ParallelOptions options;
   options.recipes = {"recipes/quickstart.yaml"};
   options.ranks = {1, 2, 4};
-  std::vector<ParallelWay> ways = parallel_ways(options);
-  ways.push_back({.ranks = 4,
-                  .samples = 64,
-                  .search = 0,
-                  .row = 1,
-                  .row_step_s = 0.12,
-                  .row_is_default = true,
-                  .settings = {"parallel.pipeline=2"}});
-  ways.push_back({.ranks = 4, .samples = 64, .search = 0, .row = 2, .row_step_s = 0.13});
-  const BenchPlan plan = parallel_plan(options, ways);
-  BenchLog log(dir / "p", plan, Existing::refuse);
-  make_runs(plan, log, plan.warmup + plan.steps);
-  const auto results = parallel_results(options, ways, plan, log);
-  const auto tables = parallel_tables(results);
-  check_golden("parallel.txt", text_of(parallel_document(tables, results)) + parallel_csv(results) +
-                                   json_text(parallel_json(tables, results), 1) + "\n");
+  std::vector<Case> cases = parallel_cases(options);
+  cases.push_back(layout_case(0, 4, 64, 1, {"parallel.pipeline=2"}));
+  cases.back().search = {.recipe = 0, .row = 1, .step_s = 0.12, .is_default = true};
+  cases.push_back(layout_case(0, 4, 64, 2));
+  cases.back().search = {.recipe = 0, .row = 2, .step_s = 0.13};
+  const BenchPlan plan = parallel_plan(options, cases);
+  BenchResults results = made_results(plan, dir / "p", plan.warmup + plan.steps + plan.tail);
+  add_layouts(results, options.steps);
+  const BenchPages pages = parallel_pages(results.cases);
+  check_golden("parallel.txt", text_of(pages.document) + pages.files.front().second +
+                                   json_text(pages.json, 1) + "\n");
 }
 
 }  // namespace

@@ -4,8 +4,11 @@
 
 #include "engine/base/error.h"
 #include "engine/bench/parallel_collectives.h"
-#include "engine/bench/parallel_files.h"
+#include "engine/bench/parallel_pages.h"
+#include "engine/bench/parallel_plan.h"
 #include "engine/bench/parallel_ranks.h"
+#include "engine/bench/parallel_results.h"
+#include "engine/bench/parallel_tables.h"
 #include "test/support/catch.h"
 
 namespace dstrain::bench {
@@ -23,17 +26,23 @@ ParallelOptions parallel_options() {
   return options;
 }
 
-std::vector<std::pair<int, int>> batches(const std::vector<ParallelWay>& ways) {
+std::vector<std::pair<int, int>> batches(const std::vector<Case>& cases) {
   std::vector<std::pair<int, int>> list;
-  for (const ParallelWay& way : ways) list.emplace_back(way.ranks, way.samples);
+  for (const Case& one : cases) list.emplace_back(one.ranks, one.samples);
   return list;
 }
 
-CaseResult named(const char* recipe, std::size_t runs) {
-  return {.which = {}, .recipe = recipe, .variant = "", .runs = runs};
+/// Four ranks whose plan and run are these.
+CaseResult ran(const report::RunFigures& run) {
+  CaseResult result{.which = {.ranks = 4, .weak = true, .samples = 16}, .recipe = "a"};
+  add_planned(result, {.plan = run.data.plan});
+  result.runs = 1;
+  add_layout(result);
+  add_run(result, run, 2);
+  return result;
 }
 
-double& step_s(ParallelResult& result) { return result.result.figures["step_s"].value; }
+double& step_s(CaseResult& result) { return result.figures["step_s"].value; }
 
 /// Two stages of two tensor ranks; the second holds more.
 json plan_json() {
@@ -112,24 +121,24 @@ trace::RankFigures traced_rank(int rank, std::int64_t forward) {
 
 TEST_CASE("weak and strong scaling are one run where their batches are equal", "[bench]") {
   ParallelOptions options = parallel_options();
-  CHECK(batches(parallel_ways(options)) ==
+  CHECK(batches(parallel_cases(options)) ==
         std::vector<std::pair<int, int>>{{1, 16}, {1, 64}, {2, 32}, {2, 64}, {4, 64}});
-  CHECK(parallel_ways(options).back().weak);
-  CHECK(parallel_ways(options).back().strong);
+  CHECK(parallel_cases(options).back().weak);
+  CHECK(parallel_cases(options).back().strong);
   options.tokens_per_rank = 4096;
   options.strong = false;
-  CHECK(batches(parallel_ways(options)) ==
+  CHECK(batches(parallel_cases(options)) ==
         std::vector<std::pair<int, int>>{{1, 4}, {2, 8}, {4, 16}});
   options.tokens_per_rank = 1000;
-  CHECK_THROWS_AS(parallel_ways(options), Error);
+  CHECK_THROWS_AS(parallel_cases(options), Error);
   options = parallel_options();
   options.recipes = {"recipes/quickstart.yaml"};
   options.overrides = {};
   options.weak = false;
-  CHECK(batches(parallel_ways(options)) ==
+  CHECK(batches(parallel_cases(options)) ==
         std::vector<std::pair<int, int>>{{1, 64}, {2, 64}, {4, 64}});
   options.tokens = 1024;
-  CHECK_THROWS_AS(parallel_ways(options), Error);
+  CHECK_THROWS_AS(parallel_cases(options), Error);
 }
 
 TEST_CASE("a run of bench parallel ends with traced steps and with some without exchanges",
@@ -138,9 +147,9 @@ TEST_CASE("a run of bench parallel ends with traced steps and with some without 
   options.steps = 10;
   options.warmup = 3;
   options.ranks = {2};
-  std::vector<ParallelWay> ways = parallel_ways(options);
-  ways.push_back({.ranks = 2, .samples = 64, .row = 1, .settings = {"parallel.pipeline=2"}});
-  const BenchPlan plan = parallel_plan(options, ways);
+  std::vector<Case> cases = parallel_cases(options);
+  cases.push_back(layout_case(0, 2, 64, 1, {"parallel.pipeline=2"}));
+  const BenchPlan plan = parallel_plan(options, cases);
   const std::vector<std::string> overrides = turn_overrides(plan, {.index = 1});
   const auto has = [&](const char* one) {
     return std::ranges::find(overrides, one) != overrides.end();
@@ -161,10 +170,7 @@ TEST_CASE("a run of bench parallel ends with traced steps and with some without 
 }
 
 TEST_CASE("bubbles and peaks belong to stages, over the steps that count", "[bench]") {
-  ParallelResult result{.result = named("a", 1), .way = {.ranks = 4, .samples = 16}};
-  const report::RunFigures run = some_run();
-  add_plan(result, run.data.plan);
-  add_run(result, run, 2);
+  const CaseResult result = ran(some_run());
   CHECK(result.layout == "pipeline 2 x tensor 2, ZeRO 1");
   CHECK(result.value("planned_bubble") == Approx(0.2));
   REQUIRE(result.stages.size() == 2);
@@ -200,7 +206,6 @@ TEST_CASE("a step that is timed behind those that count stands in for them", "[b
 }
 
 TEST_CASE("parts of a step are times of the compute lane in the traced steps", "[bench]") {
-  ParallelResult result{.result = named("a", 1), .way = {.ranks = 4}};
   report::RunFigures run = some_run();
   run.data.traced = report::TracedSteps{};
   run.data.traced->analysis.ranks = {traced_rank(0, 40'000'000), traced_rank(1, 80'000'000)};
@@ -224,8 +229,7 @@ TEST_CASE("parts of a step are times of the compute lane in the traced steps", "
                                                   .count = 1,
                                                   .partial = 1,
                                                   .median = 10}};
-  add_plan(result, run.data.plan);
-  add_run(result, run, 2);
+  const CaseResult result = ran(run);
   CHECK(result.value("forward_s") == Approx(0.030));
   CHECK(result.value("backward_s") == Approx(0.035));
   CHECK(result.value("weight_s") == Approx(0.015));
@@ -272,10 +276,12 @@ TEST_CASE("calls are per step where not every step is timed", "[bench]") {
 }
 
 TEST_CASE("a search whose order does not hold says which rows change places", "[bench]") {
-  std::vector<ParallelResult> results;
+  std::vector<CaseResult> results;
   for (int row = 1; row <= 3; ++row) {
-    ParallelResult result{.result = named("a", 1),
-                          .way = {.ranks = 2, .search = 0, .row = row, .row_step_s = 0.1 * row}};
+    CaseResult result{
+        .which = {.ranks = 2, .search = {.recipe = 0, .row = row, .step_s = 0.1 * row}},
+        .recipe = "a",
+        .runs = 1};
     step_s(result) = row == 3 ? 0.05 : 0.1 * row;
     results.push_back(std::move(result));
   }
@@ -290,29 +296,26 @@ TEST_CASE("a search whose order does not hold says which rows change places", "[
         "2 ranks: the measured order is the predicted one, but for differences below 1 %.");
   step_s(results[2]) = 0.3;
   // The recipe's own layout takes its place by what its plan says.
-  results.push_back({.result = named("own", 1), .way = {.ranks = 2, .strong = true, .search = 0}});
-  results.back().result.figures["planned_step_s"].value = 0.15;
+  results.push_back(
+      {.which = {.ranks = 2, .strong = true, .search = {.recipe = 0}}, .recipe = "own", .runs = 1});
+  results.back().figures["planned_step_s"].value = 0.15;
   step_s(results.back()) = 0.25;
   CHECK(sentence() == "2 ranks: the measured order differs: row 2 is 20.0 % faster than own.");
-  results.back().result.figures["planned_step_s"].value = kUnknown;  // it does not fit these ranks
+  results.back().figures["planned_step_s"].value = kUnknown;  // it does not fit these ranks
   CHECK(sentence() == "2 ranks: the measured order is the predicted one.");
   results.pop_back();
-  results[1].result.runs = results[2].result.runs = 0;
+  results[1].runs = results[2].runs = 0;
   CHECK(sentence() == "2 ranks: fewer than two rows ran, so there is no order to compare.");
   CHECK(not_run(results).size() == 2);
 }
 
 TEST_CASE("every row of parallel.csv has a field for each key, known or not", "[bench]") {
-  ParallelResult ran{.result = named("a", 1), .way = {.ranks = 4, .samples = 16, .weak = true}};
-  const report::RunFigures run = some_run();
-  add_plan(ran, run.data.plan);
-  add_run(ran, run, 2);
-  ParallelResult refused{.result = named("a", 0), .way = {.ranks = 8}};
-  refused.result.failure = "needs 8 GPUs, this machine has 0";
-  const std::vector<ParallelResult> results = {ran, refused};
-  const std::string csv = parallel_csv(results);
+  const CaseResult refused{
+      .which = {.ranks = 8}, .recipe = "a", .failure = "needs 8 GPUs, this machine has 0"};
+  const BenchPages pages = parallel_pages({ran(some_run()), refused});
+  const std::string& csv = pages.files.front().second;
   CHECK(std::ranges::count(csv, '\n') == 3);
-  const auto document = parallel_json(parallel_tables(results), results);
+  const auto& document = pages.json;
   CHECK(document["rows"][0]["stages"].size() == 2);
   CHECK(document["rows"][1]["step_s"].is_null());
   CHECK(document["not_run"].size() == 1);

@@ -1,7 +1,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/bench/bench_tables.h"
+#include "engine/bench/run_tables.h"
+#include "engine/bench/variants.h"
 #include "test/report/made_run.h"
 #include "test/support/catch.h"
 #include "test/support/files.h"
@@ -32,12 +33,11 @@ std::string row_text(const report::Table& table, std::size_t row) {
 struct MadeBench {
   TempDir dir;
   BenchPlan plan{.recipes = {"recipes/quickstart.yaml"},
-                 .variants = {named_variant("ddp"), named_variant("zero2")},
-                 .ranks = {2},
+                 .cases = variant_cases(1, {2}, {named_variant("ddp"), named_variant("zero2")}),
                  .repeat = 3,
                  .steps = 80,
                  .overrides = {}};
-  BenchLog log{dir / "b", plan, Existing::refuse};
+  BenchLog log{dir / "b", plan, false};
 
   explicit MadeBench(double gain = 1.25, int failing = 0, double loss = 2) {
     for (const Turn& turn : turns(plan)) {
@@ -79,7 +79,7 @@ struct MadeBench {
 
 TEST_CASE("figures of a case are medians of its runs without their warm-up", "[bench]") {
   const MadeBench made;
-  const std::vector<CaseResult> results = bench_results(made.plan, made.log);
+  const std::vector<CaseResult> results = bench_results(made.plan, made.log).cases;
   REQUIRE(results.size() == 2);
   const CaseResult& ddp = results[0];
   const CaseResult& zero2 = results[1];
@@ -101,7 +101,7 @@ TEST_CASE("figures of a case are medians of its runs without their warm-up", "[b
   CHECK(zero2.value("program_seconds") == 8);
   CHECK(std::isnan(zero2.value("efficiency")));
 
-  const BenchTables tables = bench_tables(made.plan, results, TableSet::full);
+  const BenchTables tables = run_tables(results, TableSet::full);
   CHECK(row_text(table(tables, "1-training"), 0) == "quickstart|ddp|2|2|1.5, 1.25|638.72|120.00|-");
   CHECK(row_text(table(tables, "2-gpu-memory"), 1) == "quickstart|zero2|2|900|500|100");
   CHECK(row_text(table(tables, "4-configurations"), 1) == "vit-tiny|digits|zero2|2|900|400|8.0");
@@ -110,59 +110,56 @@ TEST_CASE("figures of a case are medians of its runs without their warm-up", "[b
   CHECK(tables.left_out.size() == 4);  // pinned, scaling, two of offload
   CHECK(table_csv(table(tables, "1-training")).find("\nquickstart,zero2,2,2,\"1.5, 1.25\",798.4") !=
         std::string::npos);
-  CHECK(bench_tables(made.plan, results, TableSet::seeds).tables.size() == 4);
-  CHECK(report::document_markdown(bench_document(tables, results))
+  CHECK(run_tables(results, TableSet::seeds).tables.size() == 4);
+  CHECK(report::document_markdown(run_pages(results, TableSet::full).document)
             .find("| quickstart | zero2 | 2 | 900 | 500 | 100 |") != std::string::npos);
   CHECK(results_json(results)[1]["speed"]["interval"].size() == 2);
 }
 
 TEST_CASE("equal speed is no difference, worse loss no gain, a failed run a row", "[bench]") {
   const MadeBench equal(1.0);
-  CHECK(bench_results(equal.plan, equal.log)[1].verdict == "no difference shown");
+  CHECK(bench_results(equal.plan, equal.log).cases[1].verdict == "no difference shown");
   const MadeBench worse(1.25, 0, 2.5);
-  CHECK(bench_results(worse.plan, worse.log)[1].verdict.find("loss parity failed") == 0);
+  CHECK(bench_results(worse.plan, worse.log).cases[1].verdict.find("loss parity failed") == 0);
   const MadeBench failing(1.25, 3);
-  const std::vector<CaseResult> results = bench_results(failing.plan, failing.log);
+  const std::vector<CaseResult> results = bench_results(failing.plan, failing.log).cases;
   CHECK(results[1].runs == 0);
   CHECK(results[1].failure == "out of memory");
   CHECK(results[1].model == "vit-tiny");
-  const BenchTables tables = bench_tables(failing.plan, results, TableSet::seeds);
+  const BenchTables tables = run_tables(results, TableSet::seeds);
   CHECK(row_text(table(tables, "8-strategies"), 1) == "quickstart|zero2|2|-|-");
-  const std::string text = report::document_text(bench_document(tables, results), 200);
+  const std::string text = report::document_text(run_pages(results, TableSet::seeds).document, 200);
   CHECK(text.find("quickstart, zero2, 2 ranks: out of memory") != std::string::npos);
   const MadeBench once(1.25, 2);
-  CHECK(bench_results(once.plan, once.log)[1].verdict ==
+  CHECK(bench_results(once.plan, once.log).cases[1].verdict ==
         "one run each: drift of the machine not covered");
 }
 
 TEST_CASE("scaling is held against the first number of ranks", "[bench]") {
   const BenchPlan plan{.recipes = {"recipes/quickstart.yaml"},
-                       .variants = {named_variant("zero2")},
-                       .ranks = {2, 4},
-                       .scaling = Scaling::weak,
+                       .cases = variant_cases(1, {2, 4}, {named_variant("zero2")}, true),
                        .repeat = 1,
                        .steps = 80,
                        .overrides = {}};
   const TempDir dir;
-  BenchLog log(dir / "b", plan, Existing::refuse);
+  BenchLog log(dir / "b", plan, false);
   for (const Turn& turn : turns(plan)) {
     const std::string name = run_name(plan, turn);
     MadeRun{.ranks = turn.index == 0 ? 2 : 4, .step_s = turn.index == 0 ? 0.1 : 0.0625}.write(
         log.runs() / name);
     log.add({.run = name, .seconds = 7});
   }
-  const std::vector<CaseResult> results = bench_results(plan, log);
+  const std::vector<CaseResult> results = bench_results(plan, log).cases;
   CHECK(results[0].value("efficiency") == Approx(1));
   CHECK(results[1].value("efficiency") == Approx(0.8));  // 1.6 times the rate on twice the ranks
-  const BenchTables tables = bench_tables(plan, results, TableSet::seeds);
+  const BenchTables tables = run_tables(results, TableSet::seeds);
   CHECK(table(tables, "5-scaling").rows.at(1).at(6).value == Approx(0.8));
 }
 
 TEST_CASE("offload and pinned memory are paired with the same variant without them", "[bench]") {
-  const BenchPlan plan{.recipes = {"a.yaml"}, .variants = {{"zero2", {}}}, .ranks = {2}};
   std::vector<CaseResult> results;
   const auto add = [&](const char* variant, double gpu, double seconds) {
-    CaseResult result{.which = {.ranks = 2}, .recipe = "a", .variant = variant};
+    CaseResult result{.which = {.ranks = 2, .name = variant}, .recipe = "a"};
     result.figures["gpu_peak"].value = gpu;
     result.figures["program_seconds"].value = seconds;
     results.push_back(result);
@@ -172,7 +169,7 @@ TEST_CASE("offload and pinned memory are paired with the same variant without th
   add("zero3", 800, 12);
   add("zero2+offload+pinned", 600, 12);
   add("zero2+offload+pageable", 600, 15);
-  const BenchTables tables = bench_tables(plan, results, TableSet::seeds);
+  const BenchTables tables = run_tables(results, TableSet::seeds);
   REQUIRE(table(tables, "7-offload-savings").rows.size() == 1);
   CHECK(row_text(table(tables, "7-offload-savings"), 0) == "a|zero2|2|40.0|50.0");
   CHECK(table(tables, "6-offload").rows.size() == 2);

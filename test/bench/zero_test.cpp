@@ -2,8 +2,9 @@
 
 #include "engine/base/error.h"
 #include "engine/bench/bench_log.h"
-#include "engine/bench/zero_files.h"
-#include "engine/bench/zero_sentences.h"
+#include "engine/bench/zero_pages.h"
+#include "engine/bench/zero_plan.h"
+#include "engine/bench/zero_tables.h"
 #include "test/support/catch.h"
 #include "test/support/files.h"
 #include "test/support/temp_dir.h"
@@ -27,9 +28,8 @@ std::vector<std::string> names_of(const BenchPlan& plan) {
 }
 
 /// A cell that took `seconds` and held `mib`.
-ZeroCell cell(ZeroWay way, int ranks, double mib, double seconds) {
-  ZeroCell made{.result = {.which = {.ranks = ranks}, .recipe = "a", .variant = ""}, .way = way};
-  CaseResult& r = made.result;
+CaseResult cell(ZeroWay way, int ranks, double mib, double seconds) {
+  CaseResult r{.which = {.ranks = ranks, .way = way}, .recipe = "a"};
   r.model = "bloom";
   r.data = "squad";
   r.runs = 1;
@@ -47,7 +47,7 @@ ZeroCell cell(ZeroWay way, int ranks, double mib, double seconds) {
   figures["samples_per_s"].value = 640 / seconds;
   figures["final_loss"].value = 2;
   figures["evaluation_loss"].value = 1.25;
-  return made;
+  return r;
 }
 
 const BenchTable& zero_table(const BenchTables& tables, std::string_view file) {
@@ -101,17 +101,18 @@ TEST_CASE("parameters are offloaded under stage 3 or on one rank alone", "[bench
 
 TEST_CASE("weak scaling grows batch and samples with the ranks", "[bench]") {
   ZeroOptions options = zero_options();
+  options.ranks = {};
   options.scaling = {2, 4};
   options.overrides = {"data.name=random"};
   options.samples_per_rank = 100;
-  const BenchPlan plan = zero_scaling_plan(options);
+  const BenchPlan plan = zero_plan(options);
   const std::vector<std::string> overrides = turn_overrides(plan, {.index = 1});
   CHECK(overrides[1] == "batch.global=128");
   CHECK(overrides[2] == "data.samples=400");
   CHECK(turn_fingerprint(plan, {.index = 0}) != turn_fingerprint(plan, {.index = 1}));
   CHECK(turn_fingerprint(plan, {.index = 1}) == turn_fingerprint(plan, {.index = 1}));
   options.overrides = {};  // digits have no limit of samples
-  CHECK_THROWS_AS(turn_overrides(zero_scaling_plan(options), {.index = 0}), Error);
+  CHECK_THROWS_AS(turn_overrides(zero_plan(options), {.index = 0}), Error);
 }
 
 TEST_CASE("a folder keeps its runs under another plan and the last record of a run holds",
@@ -119,12 +120,12 @@ TEST_CASE("a folder keeps its runs under another plan and the last record of a r
   const test::TempDir dir;
   BenchPlan plan = zero_plan(zero_options());
   {
-    BenchLog log(dir / "b", plan, Existing::keep_runs);
+    BenchLog log(dir / "b", plan, true);
     log.add({.run = "x", .exit_code = 1, .reason = "no", .fingerprint = "1"});
     log.add({.run = "x", .fingerprint = "2", .gpus_before_mib = {10, 20.5}});
   }
-  plan.ranks = {4};
-  const BenchLog log(dir / "b", plan, Existing::keep_runs);
+  plan.cases.pop_back();
+  const BenchLog log(dir / "b", plan, true);
   REQUIRE(log.records().size() == 1);
   CHECK(log.find("x")->fingerprint == "2");
   CHECK(log.find("x")->exit_code == 0);
@@ -144,12 +145,12 @@ TEST_CASE("memory before the start is taken off, GPU by GPU", "[bench]") {
 }
 
 TEST_CASE("tables of stages, offload and pinned memory with what they answer", "[bench]") {
-  std::vector<ZeroCell> cells = {
+  std::vector<CaseResult> cells = {
       cell({.stage = 0}, 2, 1000, 10), cell({.stage = 3}, 2, 800, 12),
       cell({.stage = 3, .offload = optimizer}, 2, 400, 18),
       cell({.stage = 3, .offload = optimizer, .pinned = false}, 2, 400, 24)};
   cells.push_back(cell({.stage = 3, .offload = optimizer_and_parameters}, 2, 1, 1));
-  cells.back().result = {.which = {.ranks = 2}, .recipe = "a", .variant = "", .failure = "plan: x"};
+  cells.back() = {.which = cells.back().which, .recipe = "a", .failure = "plan: x"};
   const BenchTables tables = zero_tables(cells);
   const BenchTable& stages = zero_table(tables, "1-stages-1");
   CHECK(stages.title == "a on 2 ranks: stages without and with offload");
@@ -196,11 +197,11 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
 }
 
 TEST_CASE("cells with the same reason are named together", "[bench]") {
-  std::vector<ZeroCell> cells = {cell({.stage = 0}, 8, 1, 1), cell({.stage = 1}, 8, 1, 1),
-                                 cell({.stage = 2}, 8, 1, 1)};
-  for (ZeroCell& one : cells) {
-    one.result.runs = 0;
-    one.result.failure = one.way.stage == 1 ? "out of memory" : "needs 8 GPUs";
+  std::vector<CaseResult> cells = {cell({.stage = 0}, 8, 1, 1), cell({.stage = 1}, 8, 1, 1),
+                                   cell({.stage = 2}, 8, 1, 1)};
+  for (CaseResult& one : cells) {
+    one.runs = 0;
+    one.failure = one.which.way.stage == 1 ? "out of memory" : "needs 8 GPUs";
   }
   CHECK(zero_table(zero_tables(cells), "1-stages-1").not_run.value() ==
         std::vector<std::string>{"a on 8 ranks, stage 0; stage 2: needs 8 GPUs",
@@ -208,12 +209,13 @@ TEST_CASE("cells with the same reason are named together", "[bench]") {
 }
 
 TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
-  std::vector<ZeroCell> cells = {cell({}, 2, 1000, 10), cell({}, 4, 1010, 12.5), cell({}, 8, 1, 1)};
-  for (ZeroCell& one : cells) one.scaling = true;
-  cells[0].result.figures["efficiency"].value = 1;
-  cells[1].result.figures["efficiency"].value = 0.8;
-  cells[2].result.runs = 0;
-  cells[2].result.failure = "needs 8 GPUs, this machine has 4";
+  std::vector<CaseResult> cells = {cell({}, 2, 1000, 10), cell({}, 4, 1010, 12.5),
+                                   cell({}, 8, 1, 1)};
+  for (CaseResult& one : cells) one.which.weak = true;
+  cells[0].figures["efficiency"].value = 1;
+  cells[1].figures["efficiency"].value = 0.8;
+  cells[2].runs = 0;
+  cells[2].failure = "needs 8 GPUs, this machine has 4";
   BenchTables tables = zero_tables(cells);
   const BenchTable& scaling = zero_table(tables, "4-scaling");
   CHECK(scaling.title == "Weak scaling, stage 0");
@@ -223,7 +225,7 @@ TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
   CHECK(scaling.sentences[1] == "4 ranks keep 80.0 % of the rate a rank had on 2.");
   CHECK(scaling.not_run.value() ==
         std::vector<std::string>{"a on 8 ranks, stage 0: needs 8 GPUs, this machine has 4"});
-  cells[1].result.figures["gpu_added_peak"].value = 1100;
+  cells[1].figures["gpu_added_peak"].value = 1100;
   tables = zero_tables(cells);
   CHECK(zero_table(tables, "4-scaling").sentences[0].find("grew from 2 to 4 ranks") !=
         std::string::npos);
@@ -232,8 +234,8 @@ TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
 }
 
 TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]") {
-  const std::vector<ZeroCell> cells = {cell({.stage = 2}, 1, 1000, 10.2),
-                                       cell({.stage = 2, .offload = optimizer}, 1, 500, 12)};
+  const std::vector<CaseResult> cells = {cell({.stage = 2}, 1, 1000, 10.2),
+                                         cell({.stage = 2, .offload = optimizer}, 1, 500, 12)};
   const BenchTables tables = zero_tables(cells);
   const BenchTable& one = zero_table(tables, "5-one-rank");
   CHECK(row_text(one, 1) ==
@@ -243,24 +245,24 @@ TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]
 }
 
 TEST_CASE("a cell is a row of CSV and an object of JSON, whether it ran or not", "[bench]") {
-  std::vector<ZeroCell> cells = {cell({.stage = 1}, 2, 1000, 10),
-                                 cell({.stage = 1, .offload = optimizer}, 2, 1, 1)};
-  cells[1].result = {.which = {.ranks = 2}, .recipe = "a", .variant = "", .failure = "no, \"x\""};
-  const std::string csv = zero_csv(cells);
+  std::vector<CaseResult> cells = {cell({.stage = 1}, 2, 1000, 10),
+                                   cell({.stage = 1, .offload = optimizer}, 2, 1, 1)};
+  cells[1] = {.which = cells[1].which, .recipe = "a", .failure = "no, \"x\""};
+  const BenchPages pages = zero_pages({.cases = cells, .runs = {}});
+  const std::string& csv = pages.files.front().second;
   CHECK(csv.find("\na,bloom,squad,2,1,none,,,15,10,,64,2,1.25,,1000,1010,500,") !=
         std::string::npos);
   CHECK(csv.find("\na,,,2,1,optimizer,true,,,") != std::string::npos);
   CHECK(csv.find(",\"no, \"\"x\"\"\"\n") != std::string::npos);
-  const auto json = zero_json(zero_tables(cells), cells);
+  const auto& json = pages.json;
   CHECK(json["cells"][1]["failure"] == "no, \"x\"");
   CHECK(json["cells"][0]["pinned"].is_null());
   CHECK(json["cells"][1]["pinned"] == true);
   CHECK(json["tables"][0]["rows"][0][1] == 10.0);
-  const test::TempDir dir;
-  std::filesystem::create_directories(dir / "r");
-  test::spit(dir / "r" / "cpu.txt",
-             "# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)\n 0.1 50 200 900\n");
-  CHECK(memory_series_csv({dir / "r"}) ==
+  report::RunFigures run;
+  run.data.name = "r";
+  run.data.cpu = {{.elapsed_s = 0.1, .share = 50, .resident_mib = 200, .virtual_mib = 900}};
+  CHECK(memory_series_csv({run}) ==
         "run,elapsed_s,cpu_percent,real_mib,virtual_mib\nr,0.100,50.0,200.000,900.000\n");
 }
 

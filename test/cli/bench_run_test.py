@@ -13,7 +13,7 @@ SETTINGS = ["recipes/quickstart.yaml", "--variants", "ddp,zero2", "--variant", "
             "--repeat", "2", "--steps", "20", "--warmup", "5", "--set", "model.layers=1", "--set", "metrics.sample_s=0.1"]
 
 for arguments, words in ((["--variants", "zero7"], "known are recipe, ddp"), (["--variant", "a=b"], "KEY=VALUE"),
-                         (["--ranks", "2,2"], "stands there twice")):
+                         (["--ranks", "2,2"], "names one of its values twice")):
     result = run("bench", "run", "recipes/quickstart.yaml", *arguments, "-o", "/nowhere/bench")
     assert result.returncode == 64 and words in result.stderr, (arguments, result.stderr)
 
@@ -30,18 +30,18 @@ with tempfile.TemporaryDirectory() as scratch:
     text = process.communicate(timeout=60)[0]
     assert process.returncode == 75 and "--resume goes on" in text, (process.returncode, text)
     before = records.read_text()
-    assert 2 <= len(before.splitlines()) < 12, before
+    assert 2 <= len(before.splitlines()) < 8 and (folder / "tables.md").exists(), before
 
     result = run("bench", "run", *SETTINGS, "-o", folder)
     assert result.returncode == 64 and "holds a bench" in result.stderr, result.stderr
-    result = run("bench", "run", *["30" if word == "20" else word for word in SETTINGS], "-o", folder, "--resume")
-    assert result.returncode == 64 and "steps were 20, now 30" in result.stderr, result.stderr
-    text = expect_success(run("bench", "run", *SETTINGS, "-o", folder, "--resume"))
+    result = run("bench", "run", *SETTINGS, "-o", folder, "--resume")
+    text = expect_success(result)
     assert records.read_text().startswith(before), "what had ended stays"
     lines = [json.loads(line) for line in records.read_text().splitlines()]
-    assert len({line["run"] for line in lines}) == len(lines) == 12, lines
+    assert len({line["run"] for line in lines}) == len(lines) == 8, lines
     order = [line["run"].removeprefix("quickstart-").rsplit("-ranks-") for line in lines]
-    assert order[:6] == [["ddp-1", "1"], ["zero2-1", "1"], ["broken-1", "1"], ["broken-1", "2"], ["zero2-1", "2"], ["ddp-1", "2"]], order
+    assert order[:4] == [["ddp-1", "1"], ["zero2-1", "1"], ["zero2-1", "2"], ["ddp-1", "2"]], order
+    assert "quickstart-broken-1-ranks-1: left out: model.heads: 3 does not divide" in result.stderr, result.stderr
 
     results = {(r["recipe"], r["variant"], r["ranks"]): r for r in json.loads((folder / "results.json").read_text())["results"]}
     assert len(results) == 6, results.keys()
@@ -75,8 +75,13 @@ with tempfile.TemporaryDirectory() as scratch:
     for words in ("## Weak scaling", "## Failures", "quickstart, broken, 2 ranks: model.heads: 3 does not divide", "Left out"):
         assert words in tables and words.removeprefix("## ") in text, words
     # All runs are there: nothing is started, the same is printed.
-    again = json.loads(expect_success(run("bench", "run", *SETTINGS, "-o", folder, "--resume", "--json")))
+    again = json.loads(run("bench", "run", *SETTINGS, "-o", folder, "--resume", "--json").stdout)
     assert again["results"] == json.loads((folder / "results.json").read_text())["results"]
+    # Another variant is added to those that have ended.
+    ended = records.read_text()
+    expect_success(run("bench", "run", *SETTINGS[:2], "ddp,zero1", *SETTINGS[5:], "-o", folder, "--resume"))
+    lines = [json.loads(line)["run"] for line in records.read_text().removeprefix(ended).splitlines()]
+    assert len(lines) == 4 and all("-zero1-" in line for line in lines), lines
 
     # Nothing ended well.
     result = run("bench", "run", "recipes/quickstart.yaml", "--variant", "broken=model.heads=3", "--repeat", 1, "-o", folder.parent / "none")

@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
     recipe.write_text(RECIPE)
     missing.write_text(MISSING)
     all_cells = ["bench", "zero", recipe, "--ranks", 2, "--offload", "none,optimizer", "--pinned", "both", "-o", folder]
-    lines = folder / "stages" / "bench.jsonl"
+    lines = folder / "bench.jsonl"
 
     for arguments, words in (([], "neither --ranks nor --scaling"), (["--ranks", 2, "--offload", "states"], "use none, optimizer or"),
                              (["--ranks", 2, "--stages", "2,4"], "--stages"), (["--ranks", 2, "--stages", "2,2"], "twice"),
@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for cell in objects["cells"]:
         place = {None: "", True: "+pinned", False: "+pageable"}[cell["pinned"]]
         offload = "" if cell["offload"] == "none" else f"+{cell['offload']}"
-        directory = folder / "stages" / "runs" / f"tiny-zero{cell['stage']}{offload}{place}-2-ranks-1"
+        directory = folder / "runs" / f"tiny-zero{cell['stage']}{offload}{place}-2-ranks-1"
         plan = json.loads((directory / "plan.json").read_text())
         row = cells["tiny", 2, cell["stage"], cell["offload"], place and str(cell["pinned"]).lower(), ""]
         steps = metrics(directory)
@@ -106,9 +106,9 @@ with tempfile.TemporaryDirectory() as scratch:
     assert {key for key in more if "+" in key[3]} == {("tiny", ranks, stage, "optimizer+parameters", "true", "")
                                                       for ranks, stage in ((1, 2), (2, 3))}, more.keys()
     assert more["tiny", 2, 3, "none", "", ""] == cells["tiny", 2, 3, "none", "", ""]
-    assert lines.read_text().startswith(ended) and len(lines.read_text().splitlines()) == 15
+    assert lines.read_text().startswith(ended) and len(lines.read_text().splitlines()) == 17
     for ranks in (1, 2):
-        directory = folder / "scaling" / "runs" / f"tiny-zero2-{ranks}-ranks-1"
+        directory = folder / "runs" / f"tiny-zero2-weak-{ranks}-ranks-1"
         assert json.loads((directory / "plan.json").read_text())["batch"]["global"] == 8 * ranks and len(metrics(directory)) == 5
     weak = more["tiny", 2, 2, "none", "", "weak"]
     assert float(more["tiny", 1, 2, "none", "", "weak"]["efficiency"]) == 1 and float(weak["efficiency"]) > 0
@@ -117,7 +117,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # A recipe that has changed is trained again.
     recipe.write_text(RECIPE.replace("1.0e-3", "2.0e-3"))
     expect_success(run("bench", "zero", recipe, "--ranks", 2, "--stages", 3, "--offload", "none", "-o", folder))
-    assert len(lines.read_text().splitlines()) == 16
+    assert len(lines.read_text().splitlines()) == 18
     assert cells_of(folder)["tiny", 2, 3, "none", "", ""]["train_loss"] != cells["tiny", 2, 3, "none", "", ""]["train_loss"]
 
     # Cells that cannot run: too few GPUs, too little memory, an error of the run, which is tried again when asked.
@@ -131,5 +131,5 @@ with tempfile.TemporaryDirectory() as scratch:
     for extra, expected in (([], 1), ([], 1), (["--retry"], 2)):
         result = run(*again, *extra)
         assert result.returncode == 1 and "what is not there: data.path" in cells_of(scratch / "missing")["missing", 1, 0, "none", "", ""]["reason"], result.stdout
-        assert len((scratch / "missing" / "stages" / "bench.jsonl").read_text().splitlines()) == expected
+        assert len((scratch / "missing" / "bench.jsonl").read_text().splitlines()) == expected
 print("bench zero: cells, their tables and their reasons")

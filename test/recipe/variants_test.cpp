@@ -78,16 +78,17 @@ std::string given_values(const LoadedRecipe& loaded) {
   return loaded.name + text;
 }
 
-TEST_CASE("each strategy of recipes/cnn has the values that its own file had", "[recipe]") {
+TEST_CASE("each strategy of recipes/cnn and vit has the values that its own file had", "[recipe]") {
   ::unsetenv("DSTRAIN_DATA");
   std::istringstream lines(test::read_text("test/golden/recipe/variants.txt"));
   int names = 0;
   for (std::string line; std::getline(lines, line); ++names) {
     const std::string name = line.substr(0, line.find(':'));
     CAPTURE(name);
-    CHECK(given_values(load_recipe("recipes/cnn/" + name + ".yaml")) == line);
+    const std::string folder = name.starts_with("vit-") ? "recipes/vit/" : "recipes/cnn/";
+    CHECK(given_values(load_recipe(folder + name + ".yaml")) == line);
   }
-  CHECK(names == 42);
+  CHECK(names == 54);
 }
 
 TEST_CASE("mistakes of variants are named with their place", "[recipe]") {

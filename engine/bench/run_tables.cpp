@@ -1,11 +1,9 @@
-#include "engine/bench/bench_tables.h"
+#include "engine/bench/run_tables.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <set>
 
 #include "engine/report/words.h"
 
@@ -14,21 +12,34 @@ namespace {
 
 using report::Cell;
 
-/// A column of a table with a row for each case: a figure, or what else a result says.
-struct CaseColumn {
-  std::string title;
-  std::function<Cell(const CaseResult&)> cell;
-
-  CaseColumn(std::string name, std::function<Cell(const CaseResult&)> of)
-      : title(std::move(name)), cell(std::move(of)) {}
-  CaseColumn(const Column& column)  // NOLINT(google-explicit-constructor)
-      : title(column.title),
-        cell([column](const CaseResult& r) { return column.cell(r.figures); }) {}
+constexpr FieldColumn kRunFields[] = {
+    {"evaluation_accuracy", "evaluation_accuracy"},
+    {"steps_per_s", "steps_per_s"},
+    {"samples_per_s", "samples_per_s"},
+    {"tokens_per_s", "tokens_per_s"},
+    {"evaluation_samples_per_s", "evaluation_samples_per_s"},
+    {"steps_per_epoch", "steps_per_epoch"},
+    {"seconds", "program_seconds"},
+    {"train_seconds", "train_seconds"},
+    {"gpu_mib.min", "gpu_min"},
+    {"gpu_mib.mean", "gpu_mean"},
+    {"gpu_mib.peak", "gpu_peak"},
+    {"gpu_added_mib.min", "gpu_added_min"},
+    {"gpu_added_mib.mean", "gpu_added_mean"},
+    {"gpu_added_mib.peak", "gpu_added_peak"},
+    {"cpu_mib.min", "cpu_min"},
+    {"cpu_mib.mean", "cpu_mean"},
+    {"cpu_mib.peak", "cpu_peak"},
+    {"memory_peak_bytes", "memory_peak"},
+    {"memory_planned_bytes", "memory_planned"},
+    {"device_planned_bytes", "device_planned"},
+    {"host_planned_bytes", "host_planned"},
+    {"planned_step_s", "planned_step_s"},
 };
 
 const CaseColumn kRecipe = {"recipe", [](const CaseResult& r) { return text_cell(r.recipe); }};
 const CaseColumn kVariant = {"configuration",
-                             [](const CaseResult& r) { return text_cell(r.variant); }};
+                             [](const CaseResult& r) { return text_cell(r.which.name); }};
 const CaseColumn kRanks = {"ranks", [](const CaseResult& r) {
                              return Cell{.text = fmt::to_string(r.which.ranks),
                                          .figure = {},
@@ -46,17 +57,6 @@ const CaseColumn kLastEvaluationLoss = {
       return value_cell(r.evaluation_losses.empty() ? kUnknown : r.evaluation_losses.back());
     }};
 
-report::Table table_of(const std::vector<const CaseResult*>& rows,
-                       const std::vector<CaseColumn>& columns) {
-  report::Table table;
-  for (const CaseColumn& column : columns) table.header.push_back(column.title);
-  for (const CaseResult* row : rows) {
-    table.rows.emplace_back();
-    for (const CaseColumn& column : columns) table.rows.back().push_back(column.cell(*row));
-  }
-  return table;
-}
-
 bool has_addition(const std::string& variant, std::string_view addition) {
   return (variant + "+").find(fmt::format("+{}+", addition)) != std::string::npos;
 }
@@ -69,18 +69,16 @@ std::string without(const std::string& variant, std::string_view addition) {
   name.pop_back();
   return name;
 }
-bool same_case_but_variant(const CaseResult& a, const CaseResult& b) {
-  return a.which.recipe == b.which.recipe && a.which.ranks == b.which.ranks;
-}
 
-using Pair = std::pair<const CaseResult*, const CaseResult*>;
 /// Cases without and with an addition to the same variant.
-std::vector<Pair> pairs_with(const std::vector<CaseResult>& results, std::string_view addition) {
-  std::vector<Pair> pairs;
+std::vector<CasePair> pairs_with(const std::vector<CaseResult>& results,
+                                 std::string_view addition) {
+  std::vector<CasePair> pairs;
   for (const CaseResult& with : results) {
-    if (!has_addition(with.variant, addition)) continue;
+    if (!has_addition(with.which.name, addition)) continue;
     for (const CaseResult& base : results) {
-      if (same_case_but_variant(base, with) && base.variant == without(with.variant, addition))
+      if (base.which.recipe == with.which.recipe && base.which.ranks == with.which.ranks &&
+          base.which.name == without(with.which.name, addition))
         pairs.emplace_back(&base, &with);
     }
   }
@@ -89,10 +87,8 @@ std::vector<Pair> pairs_with(const std::vector<CaseResult>& results, std::string
 
 class TableMaker {
  public:
-  TableMaker(const BenchPlan& plan, const std::vector<CaseResult>& results)
-      : plan_(plan), results_(results) {
-    for (const CaseResult& result : results) all_.push_back(&result);
-  }
+  explicit TableMaker(const std::vector<CaseResult>& results)
+      : results_(results), all_(cases_where(results, [](const CaseResult&) { return true; })) {}
 
   BenchTables make(TableSet set) {
     add("1-training", "Losses and rates", all_,
@@ -125,31 +121,29 @@ class TableMaker {
   }
 
  private:
-  void add(std::string file, std::string title, const std::vector<const CaseResult*>& rows,
+  void add(std::string file, std::string title, const CaseList& rows,
            const std::vector<CaseColumn>& columns) {
     made_.tables.push_back(
-        {.file = std::move(file), .title = std::move(title), .table = table_of(rows, columns)});
+        {.file = std::move(file), .title = std::move(title), .table = case_table(rows, columns)});
   }
   void leave_out(std::string_view title, std::string_view reason) {
     made_.left_out.push_back(fmt::format("{}: {}", title, reason));
   }
 
   void pinned() {
-    std::vector<const CaseResult*> rows;
-    for (const CaseResult& result : results_) {
-      if (has_addition(result.variant, "pinned") || has_addition(result.variant, "pageable"))
-        rows.push_back(&result);
-    }
+    const CaseList rows = cases_where(results_, [](const CaseResult& r) {
+      return has_addition(r.which.name, "pinned") || has_addition(r.which.name, "pageable");
+    });
     if (rows.empty()) return leave_out("Pinned memory", "no variant has +pinned or +pageable");
     add("3-pinned", "Pinned memory", rows,
         {kRecipe,
          {"configuration",
           [](const CaseResult& r) {
-            return text_cell(without(without(r.variant, "pinned"), "pageable"));
+            return text_cell(without(without(r.which.name, "pinned"), "pageable"));
           }},
          {"pinned",
           [](const CaseResult& r) {
-            return text_cell(has_addition(r.variant, "pinned") ? "true" : "false");
+            return text_cell(has_addition(r.which.name, "pinned") ? "true" : "false");
           }},
          kRanks,
          Column{"peak GPU MiB", "gpu_peak", 0},
@@ -159,13 +153,18 @@ class TableMaker {
   }
 
   void scaling() {
-    constexpr const char* kTitles[] = {"Scaling", "Weak scaling", "Strong scaling"};
-    const std::string title = kTitles[static_cast<int>(plan_.scaling)];
-    if (plan_.ranks.size() < 2)
+    const Case& first = results_.front().which;
+    const std::string title = first.weak     ? "Weak scaling"
+                              : first.strong ? "Strong scaling"
+                                             : "Scaling";
+    const auto other = [&](const CaseResult& r) { return r.which.ranks != first.ranks; };
+    if (std::ranges::none_of(results_, other))
       return leave_out(title, "one number of ranks; name several with --ranks");
-    std::vector<const CaseResult*> rows = all_;
-    std::ranges::stable_sort(
-        rows, {}, [](const CaseResult* r) { return std::pair(r->which.recipe, r->which.variant); });
+    CaseList rows = all_;
+    std::ranges::stable_sort(rows, {}, [&](const CaseResult* r) {
+      const auto same = [&](const CaseResult& one) { return one.which.name == r->which.name; };
+      return std::pair(r->which.recipe, std::ranges::find_if(results_, same));
+    });
     std::vector<CaseColumn> columns = {
         kRecipe,
         kVariant,
@@ -178,38 +177,39 @@ class TableMaker {
         Column{"evaluation samples/s", "evaluation_samples_per_s", 2},
         Column{"peak GPU MiB", "gpu_peak", 0},
         Column{"mean GPU MiB", "gpu_mean", 0}};
-    if (plan_.scaling != Scaling::none)
+    if (first.first_ranks > 0)
       columns.insert(columns.begin() + 6, Column{"efficiency", "efficiency"});
     add("5-scaling", title, rows, columns);
   }
 
   void offload() {
     const std::string title = "Stages with and without offload";
-    const std::vector<Pair> pairs = pairs_with(results_, "offload");
+    const std::vector<CasePair> pairs = pairs_with(results_, "offload");
     if (pairs.empty()) {
       leave_out(title, "no variant is there with and without +offload");
       return leave_out("What offload saves and costs", "the same");
     }
-    report::Table stages, saved;
-    stages.header = {"recipe",       "stage",        "offload",     "ranks",
-                     "peak GPU MiB", "mean GPU MiB", "peak CPU MiB"};
+    CaseList both;
+    report::Table saved;
     saved.header = {"recipe", "stage", "ranks", "Mem Savings %", "Runtime delta %"};
     for (const auto& [off, on] : pairs) {
-      for (const CaseResult* r : {off, on}) {
-        stages.rows.push_back(
-            {text_cell(r->recipe), text_cell(off->variant), text_cell(r == on ? "yes" : "no"),
-             kRanks.cell(*r), number_cell(r->value("gpu_peak"), 0),
-             number_cell(r->value("gpu_mean"), 0), number_cell(r->value("cpu_peak"), 0)});
-      }
-      saved.rows.push_back(
-          {text_cell(on->recipe), text_cell(off->variant), kRanks.cell(*on),
-           number_cell(
-               (off->value("gpu_peak") - on->value("gpu_peak")) / off->value("gpu_peak") * 100, 1),
-           number_cell((on->value("program_seconds") - off->value("program_seconds")) /
-                           off->value("program_seconds") * 100,
-                       1)});
+      both.insert(both.end(), {off, on});
+      const auto change = [a = off, b = on](auto percent, report::FigureKey figure) {
+        return number_cell(percent(a->value(figure), b->value(figure)), 1);
+      };
+      saved.rows.push_back({text_cell(on->recipe), text_cell(off->which.name), kRanks.cell(*on),
+                            change(savings_percent, "gpu_peak"),
+                            change(change_percent, "program_seconds")});
     }
-    made_.tables.push_back({"6-offload", title, std::move(stages)});
+    const CaseColumn stage = {
+        "stage", [](const CaseResult& r) { return text_cell(without(r.which.name, "offload")); }};
+    const CaseColumn offload = {
+        "offload", [](const CaseResult& r) {
+          return text_cell(has_addition(r.which.name, "offload") ? "yes" : "no");
+        }};
+    add("6-offload", title, both,
+        {kRecipe, stage, offload, kRanks, Column{"peak GPU MiB", "gpu_peak", 0},
+         Column{"mean GPU MiB", "gpu_mean", 0}, Column{"peak CPU MiB", "cpu_peak", 0}});
     made_.tables.push_back({"7-offload-savings", "What offload saves and costs", std::move(saved)});
   }
 
@@ -241,36 +241,65 @@ class TableMaker {
          Column{"planned MiB", "memory_planned", 0, kPerMib}});
   }
 
-  const BenchPlan& plan_;
   const std::vector<CaseResult>& results_;
-  std::vector<const CaseResult*> all_;
+  CaseList all_;
   BenchTables made_;
 };
 
 }  // namespace
 
-BenchTables bench_tables(const BenchPlan& plan, const std::vector<CaseResult>& results,
-                         TableSet set) {
-  return TableMaker(plan, results).make(set);
+BenchTables run_tables(const std::vector<CaseResult>& results, TableSet set) {
+  return TableMaker(results).make(set);
 }
 
-report::Document bench_document(const BenchTables& tables, const std::vector<CaseResult>& results) {
+nlohmann::ordered_json results_json(const std::vector<CaseResult>& results) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const CaseResult& r : results) {
+    auto losses = nlohmann::ordered_json::array();
+    for (const double loss : r.evaluation_losses) losses.push_back(number_json(loss));
+    std::vector<Field> row = {{"recipe", r.recipe},
+                              {"variant", r.which.name},
+                              {"ranks", r.which.ranks},
+                              {"model", r.model},
+                              {"data", r.data},
+                              {"device", r.device},
+                              {"runs", r.runs},
+                              {"failure", r.failure},
+                              {"loss", number_json(r.value("final_loss"))},
+                              {"evaluation_losses", losses}};
+    add_fields(row, r.figures, kRunFields);
+    row.insert(row.end(), {{"step_s", estimate_json(r.figures["step_s"])},
+                           {"mfu", number_json(r.value("mfu"))},
+                           {"exposed_comm_share", number_json(r.value("exposed_comm_share"))},
+                           {"speed", estimate_json(r.speed)},
+                           {"verdict", r.verdict},
+                           {"efficiency", number_json(r.value("efficiency"))}});
+    rows.push_back(fields_json(row));
+  }
+  return rows;
+}
+
+BenchPages run_pages(const std::vector<CaseResult>& results, TableSet set) {
+  const BenchTables tables = run_tables(results, set);
+  BenchPages pages{.page = "tables.md", .json_file = "results.json"};
   std::size_t runs = 0, failed = 0;
-  std::set<std::string> devices;
   std::vector<std::string> failures;
   for (const CaseResult& result : results) {
     runs += result.runs;
-    failed += result.runs == 0 ? 1 : 0;
-    if (!result.device.empty()) devices.insert(result.device);
+    failed += result.ran() ? 0 : 1;
     if (!result.failure.empty())
-      failures.push_back(fmt::format("{}, {}, {} ranks: {}", result.recipe, result.variant,
+      failures.push_back(fmt::format("{}, {}, {} ranks: {}", result.recipe, result.which.name,
                                      result.which.ranks, result.failure));
   }
   std::string lead = fmt::format("{} cases, {} runs on {}. Figures are medians of the repeats.",
-                                 results.size(), runs, device_words(devices));
+                                 results.size(), runs, device_words(results));
   if (failed > 0) lead += fmt::format(" {} cases have no run that ended well.", failed);
-  return tables_document("Bench", lead, tables.tables,
-                         {{"Failures", failures}, {"Left out", tables.left_out}});
+  pages.document = tables_document("Bench", lead, tables.tables,
+                                   {{"Failures", failures}, {"Left out", tables.left_out}});
+  for (const BenchTable& table : tables.tables)
+    pages.files.emplace_back(fmt::format("table-{}.csv", table.file), table_csv(table.table));
+  pages.json["results"] = results_json(results);
+  return pages;
 }
 
 }  // namespace dstrain::bench

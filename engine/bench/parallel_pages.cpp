@@ -1,14 +1,14 @@
-#include "engine/bench/parallel_files.h"
+#include "engine/bench/parallel_pages.h"
 
 #include <fmt/format.h>
 
-#include <set>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/make_folder.h"
 #include "engine/base/run_layout.h"
+#include "engine/bench/parallel_tables.h"
 #include "engine/trace/input_stream.h"
 #include "engine/trace/output_file.h"
 
@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kNotes =
+constexpr const char* kLayoutNotes =
     "Rates and steps are medians of the steps that count; rates are tokens, of images samples. "
     "Forward, backward (with recomputation), weight (gradients of matrices that come later) and "
     "optimizer are times of the compute lane in the traced steps, its waits left out; in blocks: "
@@ -33,8 +33,8 @@ constexpr const char* kNotes =
     "between stages are planned by boundary and counted by tensor, include waits and have no rate. "
     "Experts get as many bytes as are routed to them. planned: what `dstrain plan` says.";
 
-constexpr FieldColumn kBatch[] = {{"micro", "micro"}, {"micro_batches", "micro_batches"}};
-constexpr FieldColumn kMeasured[] = {
+constexpr FieldColumn kBatchFields[] = {{"micro", "micro"}, {"micro_batches", "micro_batches"}};
+constexpr FieldColumn kLayoutFields[] = {
     {"tokens_per_s", "tokens_per_s"},
     {"samples_per_s", "samples_per_s"},
     {"rate_per_rank", "rate_per_rank"},
@@ -64,25 +64,25 @@ constexpr FieldColumn kMeasured[] = {
 };
 
 /// What is no list, by its key.
-std::vector<Field> fields_of(const ParallelResult& r) {
-  const ParallelWay& way = r.way;
-  std::vector<Field> row = {{"recipe", r.result.recipe},
-                            {"ranks", way.ranks},
-                            {"weak", way.weak},
-                            {"strong", way.strong},
-                            {"auto_row", way.row > 0 ? Json(way.row) : Json()},
-                            {"auto_step_s", way.row > 0 ? number_json(way.row_step_s) : Json()},
-                            {"layout", r.layout},
-                            {"schedule", r.schedule},
-                            {"samples", way.samples}};
-  add_fields(row, r.result.figures, kBatch);
-  row.insert(row.end(),
-             {{"device", r.result.device}, {"runs", r.result.runs}, {"reason", r.result.failure}});
-  add_fields(row, r.result.figures, kMeasured);
+Fields fields_of_layout(const CaseResult& r) {
+  const Case& one = r.which;
+  const bool searched = one.search.row > 0;
+  Fields row = {{"recipe", r.recipe},
+                {"ranks", one.ranks},
+                {"weak", one.weak},
+                {"strong", one.strong},
+                {"auto_row", searched ? Json(one.search.row) : Json()},
+                {"auto_step_s", searched ? number_json(one.search.step_s) : Json()},
+                {"layout", r.layout},
+                {"schedule", r.schedule},
+                {"samples", one.samples}};
+  add_fields(row, r.figures, kBatchFields);
+  row.insert(row.end(), {{"device", r.device}, {"runs", r.runs}, {"reason", r.failure}});
+  add_fields(row, r.figures, kLayoutFields);
   return row;
 }
 
-Json stages_json(const ParallelResult& result) {
+Json stages_json(const CaseResult& result) {
   Json list = Json::array();
   for (const StageFigures& stage : result.stages) {
     list.push_back({{"stage", stage.stage},
@@ -95,7 +95,7 @@ Json stages_json(const ParallelResult& result) {
   return list;
 }
 
-Json collectives_json(const ParallelResult& result) {
+Json collectives_json(const CaseResult& result) {
   Json list = Json::array();
   for (const CollectiveFigures& one : result.collectives) {
     list.push_back({{"operation", one.operation},
@@ -123,38 +123,28 @@ void unpack(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-report::Document parallel_document(const std::vector<BenchTable>& tables,
-                                   const std::vector<ParallelResult>& results) {
-  std::size_t ran = 0;
-  std::set<std::string> devices;
-  for (const ParallelResult& one : results) {
-    ran += one.ran() ? 1 : 0;
-    if (!one.result.device.empty()) devices.insert(one.result.device);
-  }
-  return tables_document("Layouts of the ranks",
-                         fmt::format("{} of {} layouts and batches ran, on {}. {}", ran,
-                                     results.size(), device_words(devices), kNotes),
-                         tables, {{"Not run", not_run(results)}});
-}
-
-std::string parallel_csv(const std::vector<ParallelResult>& results) {
-  std::vector<std::vector<Field>> rows;
-  for (const ParallelResult& result : results) rows.push_back(fields_of(result));
-  return fields_csv(fields_of({}), rows);
-}
-
-Json parallel_json(const std::vector<BenchTable>& tables,
-                   const std::vector<ParallelResult>& results) {
+BenchPages parallel_pages(const std::vector<CaseResult>& results) {
+  const std::vector<BenchTable> tables = parallel_tables(results);
   Json rows = Json::array();
-  for (const ParallelResult& result : results) {
-    Json row = fields_json(fields_of(result));
-    if (!result.way.settings.empty()) row["settings"] = result.way.settings;
+  for (const CaseResult& result : results) {
+    Json row = fields_json(fields_of_layout(result));
+    // Behind the batch.
+    if (const auto& all = result.which.overrides; all.size() > 1)
+      row["settings"] = std::vector(all.begin() + 1, all.end());
     row["stages"] = stages_json(result);
     row["collectives"] = collectives_json(result);
     rows.push_back(std::move(row));
   }
-  return {
-      {"rows", std::move(rows)}, {"tables", tables_json(tables)}, {"not_run", not_run(results)}};
+  const std::string lead =
+      fmt::format("{} {}", ran_words(results, "layouts and batches"), kLayoutNotes);
+  return {.page = "parallel.md",
+          .document = tables_document("Layouts of the ranks", lead, tables,
+                                      {{"Not run", not_run(results)}}),
+          .files = {{"parallel.csv", cases_csv(results, fields_of_layout)}},
+          .json_file = "parallel.json",
+          .json = {{"rows", std::move(rows)},
+                   {"tables", tables_json(tables)},
+                   {"not_run", not_run(results)}}};
 }
 
 int copy_profiles(const fs::path& run, const fs::path& folder) {
