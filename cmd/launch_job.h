@@ -13,8 +13,8 @@ struct JobOptions {
   std::string recipe;                  ///< file
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   launcher::LaunchOptions launch;      ///< what the command line says; launch_job adds the rest
-  bool search = false;  ///< for the fastest layout of the ranks, as `dstrain plan --auto`
-  bool fit = false;     ///< take the fastest settings that fit where the recipe does not
+  bool search = false;       ///< for the fastest layout of the ranks, as `dstrain plan --auto`
+  bool fit = false;          ///< take the fastest settings that fit where the recipe does not
   std::string machine = {};  ///< --machine of plan, for the ranks' memory; empty: this one
   std::vector<std::string> rank_arguments = {};  ///< of `dstrain engine`, before the recipe
 };

@@ -119,9 +119,8 @@ std::optional<Error> unknown_word(const CLI::App& app) {
   }
   const std::string name = unknown->substr(0, unknown->find('='));
   const std::string here = meaning_here(name, command);
-  return Error(
-      ErrorKind::usage, fmt::format("{} has no option '{}'", called, shown(name)),
-      here.empty() ? fmt::format("{} --help lists its options", called) : here);
+  return Error(ErrorKind::usage, fmt::format("{} has no option '{}'", called, shown(name)),
+               here.empty() ? fmt::format("{} --help lists its options", called) : here);
 }
 
 /// --help and --version, as text.

@@ -117,7 +117,8 @@ Machine to_machine(const MeasuredRates& rates) {
   const auto take = [](auto& known, auto found) {
     if (found > 0) known = found;
   };
-  // Attention and fp32 are not measured, nor was FP8 once: they have the built-in ratios to other products.
+  // Attention and fp32 are not measured, nor was FP8 once: they have the built-in ratios to other
+  // products.
   if (rates.flops_per_s > 0) {
     const double ratio = rates.flops_per_s / machine.flops_per_s;
     machine.fp8_flops_per_s *= ratio;

@@ -171,9 +171,9 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
   for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
     if (!copied(exchange, action)) continue;
     const Comm comm = comm_of(exchange);
-    shown += (layout_.tensor_degree - 1) * machine_.copy_beside_batch_s +
-             static_cast<double>(link_bytes(comm, layout_)) /
-                 machine_.copy_beside_batch_bytes_per_s;
+    shown +=
+        (layout_.tensor_degree - 1) * machine_.copy_beside_batch_s +
+        static_cast<double>(link_bytes(comm, layout_)) / machine_.copy_beside_batch_bytes_per_s;
   }
   shown = std::min(shown, demand.comm_s);
   demand.comm_s -= shown;

@@ -57,8 +57,9 @@ TEST_CASE("a variant is a file that need not be there", "[recipe]") {
     (void)load_recipe(folder / "small_zero4.yaml");
     FAIL("a variant that is not there was read");
   } catch (const RecipeError& error) {
-    CHECK_THAT(error.what(), Catch::Contains("small.yaml:6:1: error: variants: no variant 'zero4'") &&
-                                 Catch::Contains("there are ddp, zero2"));
+    CHECK_THAT(error.what(),
+               Catch::Contains("small.yaml:6:1: error: variants: no variant 'zero4'") &&
+                   Catch::Contains("there are ddp, zero2"));
   }
   CHECK_THROWS_AS(load_recipe(folder / "other_zero2.yaml"), RecipeError);
   CHECK(variants_of(folder / "small.yaml") == std::vector<std::string>{"ddp", "zero2"});
