@@ -8,4 +8,11 @@ namespace dstrain {
 /// GPU does what older ones do. Error{usage} where that is no lower capability.
 [[nodiscard]] GpuLimits limits_of_device(int device);
 
+/// Highest clocks that the driver states.
+struct DeviceClocks {
+  double processor_hz = 0;
+  double memory_bytes_per_s = 0;  ///< read + write
+};
+[[nodiscard]] DeviceClocks clocks_of_device(int device);
+
 }  // namespace dstrain

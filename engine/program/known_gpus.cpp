@@ -105,6 +105,14 @@ bool holds(const std::vector<std::string>& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
+/// FLOP of a multiprocessor in a clock: products of 16 bits with sums in fp32, dense.
+double product_flops(int major, int minor, bool geforce) {
+  if (major == 10) return 8192;
+  if (major == 9) return 4096;
+  if (major == 8 && minor == 0) return 2048;
+  return geforce ? 512 : 1024;
+}
+
 /// The part of a Machine's name before what is said about it.
 std::string_view card_of(std::string_view name) {
   for (const std::string_view end : {" (", ", as those of ", " as measured on "})
@@ -183,6 +191,30 @@ Machine estimated_machine(const KnownGpu& gpu) {
     machine.link_bytes_per_s = machine.host_link_bytes_per_s / 2;
     machine.peer_copies = false;
   }
+  return machine;
+}
+
+Machine estimated_machine(const GpuFigures& figures) {
+  const std::pair capability(figures.major, figures.minor);
+  const bool geforce = holds(words_of(figures.name), "geforce");
+  const double clocks = figures.multiprocessors * figures.clock_hz;
+  const double narrow = clocks * product_flops(figures.major, figures.minor, geforce);
+  const double cores = capability <= std::pair(8, 0) ? 64 : 128;
+  const KnownGpu gpu = {.name = figures.name.c_str(),
+                        .words = "",
+                        .major = figures.major,
+                        .minor = figures.minor,
+                        .bf16_flops_per_s = figures.major >= 8 ? narrow : 0,
+                        .fp16_flops_per_s = narrow,
+                        .fp8_flops_per_s = capability >= std::pair(8, 9) ? 2 * narrow : 0,
+                        .vector_flops_per_s = 2 * cores * clocks,
+                        .memory_gib = std::ldexp(static_cast<double>(figures.memory), -30),
+                        .memory_bytes_per_s = figures.memory_bytes_per_s,
+                        .nvlink_bytes_per_s = 0,
+                        .pcie = figures.major >= 8 ? 4 : 3};
+  Machine machine = estimated_machine(gpu);
+  machine.name = fmt::format("{} (estimated from its clocks; dstrain doctor --measure measures it)",
+                             figures.name);
   return machine;
 }
 

@@ -34,6 +34,20 @@ struct KnownGpu {
 /// What `--machine` takes without a measurement: the built-in machines, then the cards.
 [[nodiscard]] std::vector<std::string> machine_names();
 
+/// What a driver says of a card.
+struct GpuFigures {
+  std::string name;
+  int major = 0, minor = 0;  ///< compute capability
+  int multiprocessors = 0;
+  double clock_hz = 0;
+  double memory_bytes_per_s = 0;
+  Bytes memory = 0;
+};
+/// A card that is not in the table: products of a multiprocessor and clock as its generation has
+/// them (NVIDIA's architecture whitepapers), with half of them on GeForce cards, which add in fp32
+/// at half rate below 9.0 and on 12.x. No NVLink is assumed.
+[[nodiscard]] Machine estimated_machine(const GpuFigures& figures);
+
 /// Datasheet x the shares that an H200 reaches, not measured on this card, which its name says.
 /// Ranks on PCIe copy through host memory and have no peer copies. What no datasheet has (the host,
 /// launches, memory of libraries) is the H200's.

@@ -80,6 +80,37 @@ TEST_CASE("every card of the table can be planned for, and says that it was not 
   CHECK(find_machine("t4").fp8_flops_per_s == 0);
 }
 
+TEST_CASE("a card that is not in the table is estimated by its clocks", "[program][machine]") {
+  // Multiprocessors and boost clocks of NVIDIA's datasheets.
+  const auto check = [](const char* card, const std::string& name, int processors, double clock) {
+    const KnownGpu& sheet = *find_gpu(card);
+    const Machine known = estimated_machine(sheet);
+    const Machine found = estimated_machine({.name = name,
+                                             .major = sheet.major,
+                                             .minor = sheet.minor,
+                                             .multiprocessors = processors,
+                                             .clock_hz = clock,
+                                             .memory_bytes_per_s = sheet.memory_bytes_per_s,
+                                             .memory = known.device_memory});
+    INFO(card);
+    CHECK(found.flops_per_s == Approx(known.flops_per_s).epsilon(0.02));
+    CHECK(found.fp8_flops_per_s == Approx(known.fp8_flops_per_s).epsilon(0.02));
+    CHECK(found.vector_flops_per_s == Approx(known.vector_flops_per_s).epsilon(0.02));
+    CHECK(found.memory_bytes_per_s == Approx(known.memory_bytes_per_s));
+    CHECK(found.device_memory == Approx(static_cast<double>(known.device_memory)));
+    CHECK(found.limits.shared_block == known.limits.shared_block);
+    CHECK(found.name.find("estimated from its clocks") != std::string::npos);
+  };
+  check("t4", "Tesla T4", 40, 1.59e9);
+  check("a100-80", "A100", 108, 1.41e9);
+  check("rtx3090", "NVIDIA GeForce RTX 3090", 82, 1.695e9);
+  check("a6000", "NVIDIA RTX A6000", 84, 1.8e9);
+  check("rtx4090", "NVIDIA GeForce RTX 4090", 128, 2.52e9);
+  check("l40s", "NVIDIA L40S", 142, 2.52e9);
+  check("rtx5090", "NVIDIA GeForce RTX 5090", 170, 2.407e9);
+  check("pro6000", "NVIDIA RTX PRO 6000 Blackwell", 188, 2.617e9);
+}
+
 TEST_CASE("a card that is not known is not an H200 without a word", "[program][machine]") {
   CHECK(built_in_machine("NVIDIA H200").name == "h200");
   const std::string name = built_in_machine("NVIDIA RTX A1000").name;

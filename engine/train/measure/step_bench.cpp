@@ -10,6 +10,7 @@
 #include "engine/program/measured_machine.h"
 #include "engine/program/simulate.h"
 #include "engine/recipe/datasets.h"
+#include "engine/train/measure/device_machine.h"
 #include "engine/train/session/session.h"
 
 namespace dstrain {
@@ -68,7 +69,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   (void)session.executor().take_outcome();
   const Strategy& strategy = session.strategy();
   const auto measured = find_measured(read_measured(measured_file()), world.device.name);
-  const Machine machine = measured ? *measured : built_in_machine(world.device.name);
+  const Machine machine = measured ? *measured : machine_of_device(world.device);
   bench.planned_for = machine.name;
   const Simulation plan = simulate(strategy.training, strategy.layout, session.cost(), machine);
   bench.planned_s = plan.step_s;

@@ -32,6 +32,7 @@
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/compute_type.h"
+#include "engine/train/measure/device_machine.h"
 #include "engine/train/session/agree.h"
 #include "engine/train/session/learning_rate.h"
 
@@ -100,8 +101,7 @@ std::string measured_rates(const World& world) {
 
 /// Built in, or what rank 0 has measured where that decides anything.
 Machine rated_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
-  Machine machine = built_in_machine(world.device.name);
-  machine.limits = world.device.limits;
+  Machine machine = machine_of_device(world.device);
   if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
       recipe.parallel.pipeline == 1)
     return machine;

@@ -12,6 +12,7 @@
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
 #include "engine/trace/request.h"
+#include "engine/train/measure/device_machine.h"
 #include "engine/train/session/learning_rate.h"
 #include "engine/train/session/stop_signal.h"
 
@@ -19,10 +20,10 @@ namespace dstrain {
 namespace {
 
 /// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device,
-/// else the built-in ones; in any case this device's memory. A broken file costs the prediction
+/// else machine_of_device(); in any case this device's memory. A broken file costs the prediction
 /// only.
 Machine machine_of(const DeviceFacts& device) {
-  Machine machine = built_in_machine(device.name);
+  Machine machine = machine_of_device(device);
   try {
     const auto measured = find_measured(read_measured(measured_file()), device.name);
     if (measured) machine = *measured;
