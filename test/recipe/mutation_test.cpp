@@ -130,7 +130,8 @@ TEST_CASE("a quote that is put before a value and not closed is named with its p
       if (text[at] == '\n') ++line, start = at + 1;
       const std::string_view rest =
           std::string_view(text).substr(at, std::min(text.find('\n', at), text.size()) - at);
-      if (text[start] == '#' || !rest.starts_with(": ") || rest.find('#') != rest.npos) continue;
+      const bool comment = text[text.find_first_not_of(' ', start)] == '#';
+      if (comment || !rest.starts_with(": ") || rest.find('#') != rest.npos) continue;
       if (rest[2] == '"' || rest.find('"') != rest.npos) continue;  // it would close there
       std::string wrong = text;
       wrong.insert(at + 2, "\"");
