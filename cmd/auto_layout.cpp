@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "cmd/fitting_memory.h"
+#include "cmd/overrides.h"
 #include "cmd/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "cmd/recipe_plan.h"
 #include "engine/base/units.h"
@@ -45,9 +46,7 @@ class FitSearch {
   }
 
   [[nodiscard]] PlannedMemory plan(const std::vector<std::string>& settings) const {
-    std::vector<std::string> all = overrides_;
-    all.insert(all.end(), settings.begin(), settings.end());
-    LoadedRecipe loaded = load_recipe(file_, all);
+    LoadedRecipe loaded = with_settings(file_, overrides_, settings, "--fit");
     // Its note was printed once.
     loaded.recipe.model.weights = weights_;
     PlannedMemory max;
@@ -143,11 +142,8 @@ FitReport look_for_fit(const std::string& recipe, const std::vector<std::string>
                        int ranks, const Machine& machine) {
   const FitSearch search(recipe, overrides, ranks, machine);
   const PlannedMemory made = search.plan({});
-  FitReport report{.machine = machine.name,
-                   .needed = made.memory,
-                   .limit = made.limit,
-                   .step_s = made.step_s,
-                   .proposals = {}};
+  FitReport report{
+      .machine = machine.name, .needed = made.memory, .limit = made.limit, .proposals = {}};
   if (!report.fits()) report.proposals = search.proposals();
   return report;
 }

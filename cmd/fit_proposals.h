@@ -19,7 +19,6 @@ struct FitProposal {
 struct FitReport {
   std::string machine;
   Bytes needed = 0, limit = 0;         ///< of the fullest rank in its fullest phase
-  double step_s = 0;                   ///< planned, of the longest phase
   std::vector<FitProposal> proposals;  ///< only where it does not fit; the fastest first
 
   [[nodiscard]] bool fits() const { return needed <= limit; }

@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cmd/engine_library.h"
+#include "cmd/overrides.h"
 #include "cmd/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
@@ -33,18 +32,6 @@ nlohmann::json asked_fit(const JobOptions& options, int ranks, const std::string
 }
 
 }  // namespace
-
-LoadedRecipe with_settings(const std::string& recipe, std::vector<std::string> overrides,
-                           const std::vector<std::string>& settings, const std::string& origin) {
-  overrides.insert(overrides.end(), settings.begin(), settings.end());
-  LoadedRecipe loaded = load_recipe(recipe, overrides);
-  for (Origin& key : loaded.origins) {
-    const bool set = std::ranges::any_of(
-        settings, [&](const std::string& setting) { return setting.starts_with(key.path + "="); });
-    if (set) key.origin = origin;
-  }
-  return loaded;
-}
 
 LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options, int ranks,
                                  bool elsewhere) {

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "cmd/launch_job.h"
 #include "engine/recipe/load.h"
 
@@ -14,11 +11,5 @@ namespace dstrain {
 /// names; without it they look at their memory themselves when they start.
 [[nodiscard]] LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options,
                                                int ranks, bool elsewhere);
-
-/// The recipe with settings put after `overrides`; `origin` says where they come from.
-[[nodiscard]] LoadedRecipe with_settings(const std::string& recipe,
-                                         std::vector<std::string> overrides,
-                                         const std::vector<std::string>& settings,
-                                         const std::string& origin);
 
 }  // namespace dstrain

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
 #include "engine/recipe/compute.h"
@@ -21,9 +22,7 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
   const PlanSource source = {
       .recipe =
           [&](const std::vector<std::string>& settings) {
-            std::vector<std::string> all = overrides;
-            all.insert(all.end(), settings.begin(), settings.end());
-            Recipe own = load_recipe(recipe, all).recipe;
+            Recipe own = with_settings(recipe, overrides, settings, "--auto").recipe;
             settle_compute(own, rates.limits, rates.name);
             return own;
           },

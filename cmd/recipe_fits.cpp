@@ -62,7 +62,6 @@ int check_memory(const FitsOptions& options) {
   nlohmann::json answer = {{"fits", report.fits()},
                            {"misfit", misfit_text(report)},
                            {"proposals", proposals_text(report)},
-                           {"step_s", report.step_s},
                            {"settings", nlohmann::json::array()}};
   if (!report.proposals.empty()) {
     answer["settings"] = report.proposals.front().settings;
