@@ -32,7 +32,7 @@ struct StreamWork {
   bool inflated = false;  ///< the first layer's MLP writes numbers of about 3e5
 };
 
-/// Of random weights of `dtype`, by a model for fp16 or for another format.
+/// Loss and gradients of random weights of `dtype`, by a model for fp16 or for another format.
 Result run(const StreamWork& work, bool fp16, at::ScalarType dtype) {
   Model model = make_model(work.config, {.sequence = kTokens, .fp16 = fp16});
   if (work.adapters) {

@@ -68,7 +68,7 @@ void check_ranks(const DecoderConfig& config, const Splits& splits) {
   if (config.expert_layers() > 0) require_expert_degree(config.experts, splits);
 }
 
-/// Of a norm whose input is what travels between blocks.
+/// Epsilon of a norm whose input is what travels between blocks.
 double stream_eps(const DecoderConfig& config) {
   return config.norm_eps * config.stream_scale * config.stream_scale;
 }
