@@ -56,6 +56,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     verified = expect_success(run("verify", DIGITS, "--ranks", 2, "--steps", 3))
     assert "passed" in verified, verified
+    # One rank has statistics of the samples that are a micro-batch of both.
+    over_ranks = ["--set", "batch_norm.over=ranks", "--set", "batch.micro=8"]
+    assert "passed" in expect_success(run("verify", DIGITS, "--ranks", 2, "--steps", 2, *over_ranks))
 
 # Random images have the classes and the channels of the recipe's model.
 timed = expect_success(run("bench", "step", DIGITS, "--warmup", 1, "--steps", 2))

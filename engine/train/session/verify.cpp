@@ -21,6 +21,11 @@ struct Made {
   Weights weights;
 };
 
+/// One rank has the same statistics with a larger micro-batch, of which it would drop others.
+bool shares_statistics(const Recipe& recipe) {
+  return recipe.batch_norm.over == BatchNormOver::ranks;
+}
+
 /// Runs the steps; `start` (perhaps none) and `made` get the weights, which only rank 0 keeps
 /// (gathering them is collective).
 void run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record,
@@ -128,9 +133,15 @@ bool VerifyStep::passed() const {
          within(norm, reference_norm, scalar_tolerance) && update_difference <= update_tolerance;
 }
 
-std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps,
+std::vector<VerifyStep> verify_strategy(const Recipe& given, const World& world, int steps,
                                         RankRecordFile& record,
                                         const std::function<void(const std::string&)>& note) {
+  Recipe recipe = given;
+  if (shares_statistics(recipe)) {
+    recipe.model.dropout = recipe.model.drop_path = recipe.lora.dropout = 0;
+    if (world.rank == 0)
+      note("batch_norm.over: ranks: nothing drops out here, and only the first step is judged");
+  }
   Weights start;
   std::vector<Made> trace;
   // The strategy first: the other ranks need not wait for the slower single rank.
@@ -146,14 +157,23 @@ std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world
   Recipe alone = recipe;
   alone.parallel = {};
   alone.parallel.backend = recipe.parallel.backend;
+  const bool shared = shares_statistics(recipe);
+  if (shared) {
+    // Its micro-batch is that of all data ranks, in their order.
+    const ParallelConfig& axes = recipe.parallel;
+    alone.batch.micro *= world.size / (axes.pipeline * axes.tensor * axes.sequence);
+    alone.batch_norm.over = BatchNormOver::micro_batch;
+  }
 
   const double u = unit_roundoff(recipe.precision);
-  const double scalar = u == unit_roundoff(ComputeType::fp32) ? 64 * u : 4 * u;
+  const double scalar = shared                                  ? 2 * std::sqrt(u)
+                        : u == unit_roundoff(ComputeType::fp32) ? 64 * u
+                                                                : 4 * u;
   std::vector<VerifyStep> result;
   run(alone, single_world(world.device), steps, record, {}, [&](int i, const Made& reference) {
     note(fmt::format("step {}/{} on one rank: loss {:.8g}", i + 1, steps, reference.outcome.loss));
     Made& made = trace[static_cast<std::size_t>(i)];
-    const double growth = std::sqrt(i + 1.0);
+    const double growth = shared && i > 0 ? INFINITY : std::sqrt(i + 1.0);
     VerifyStep step{.reference_loss = reference.outcome.loss,
                     .loss = made.outcome.loss,
                     .reference_norm = reference.outcome.gradient_norm,
