@@ -1,0 +1,11 @@
+#pragma once
+
+#include "engine/hub/fetch.h"
+
+namespace dstrain {
+
+/// hub::carry_out() with bytes, rate and remaining time on standard error: a live line on a
+/// terminal, elsewhere a line every ten seconds.
+void fetch_with_progress(const hub::HubPlaces& places, const hub::FetchPlan& plan);
+
+}  // namespace dstrain
