@@ -22,6 +22,7 @@ import http.server
 import json
 import pathlib
 import socketserver
+import ssl
 import threading
 import time
 import urllib.parse
@@ -209,7 +210,9 @@ class Front(Handler):
 
 
 class Hub:
-    def __init__(self, root, tags=("v1",)):
+    """`tls`: (certificate, key), files of a host "localhost"; the hub then speaks https, its cdn does not unless `cdn_tls`."""
+
+    def __init__(self, root, tags=("v1",), tls=None, cdn_tls=True):
         self.root, self.tags = pathlib.Path(root), tags
         self.log, self.faults, self.by_digest = [], {}, {}
         self.contents = {}
@@ -217,9 +220,13 @@ class Hub:
         self.cdn = Server(("127.0.0.2", 0), Cdn)
         for server in (self.front, self.cdn):
             server.hub = self
+            if tls and (server is self.front or cdn_tls):
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(*tls)
+                server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        self.endpoint = f"http://127.0.0.1:{self.front.server_port}"
-        self.cdn_url = f"http://127.0.0.2:{self.cdn.server_port}"
+        self.endpoint = f"https://localhost:{self.front.server_port}" if tls else f"http://127.0.0.1:{self.front.server_port}"
+        self.cdn_url = f"http{'s' if tls and cdn_tls else ''}://127.0.0.2:{self.cdn.server_port}"
 
     def add(self, repository, files, kind="models"):
         """Files of a repository by their names: bytes or text."""
