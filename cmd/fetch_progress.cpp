@@ -92,4 +92,11 @@ void fetch_with_progress(const hub::HubPlaces& places, const hub::FetchPlan& pla
   hub::carry_out(places, plan, moved);
 }
 
+void fetch_archive_with_progress(const hub::Archive& archive, const std::filesystem::path& data) {
+  print_error("{}: {} of {}\n", archive.name, format_bytes(archive.size), archive.address);
+  std::atomic<std::int64_t> moved = 0;
+  const FetchProgress progress(std::string(archive.name), archive.size, moved);
+  (void)hub::bring_archive(archive, data, moved);
+}
+
 }  // namespace dstrain

@@ -11,6 +11,7 @@
 #include "cmd/engine_library.h"
 #include "cmd/fitting_memory.h"
 #include "cmd/host_options.h"
+#include "cmd/hub_names.h"
 #include "cmd/merge_run_traces.h"
 #include "cmd/needed_files.h"
 #include "cmd/number_option.h"
@@ -65,6 +66,8 @@ int launch_job(const JobOptions& options) {
       });
   if (joined && joined->exit_code) return *joined->exit_code;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
+  bring_named(options.recipe, options.overrides,
+              options.launch.dry_run ? Bring::nothing : Bring::all);
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));

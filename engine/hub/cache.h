@@ -14,6 +14,7 @@ struct HubPlaces {
   Url endpoint;                 ///< HF_ENDPOINT; its target ends with a slash
   std::string token;            ///< HF_TOKEN, or what HF_HOME/token holds; may be empty
   bool offline = false;         ///< HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or DSTRAIN_OFFLINE
+  int tries = 5;                ///< of the first question, where the cache has no answer
 };
 /// Error{usage} where a variable holds what cannot be meant, without its value.
 [[nodiscard]] HubPlaces hub_places();

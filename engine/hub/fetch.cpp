@@ -105,12 +105,12 @@ FetchPlan plan_fetch(const HubPlaces& places, const HubName& name, Use use) {
         "fetch it where there is a network, `dstrain fetch NAME`, and unset HF_HUB_OFFLINE, "
         "TRANSFORMERS_OFFLINE and DSTRAIN_OFFLINE there");
   }
-  constexpr int kTries = 5, kTriesBesideCache = 2;
+  constexpr int kTriesBesideCache = 2;
   const Repository repository(name, places.endpoint, places.token);
   FetchPlan plan{.name = name, .revision = name.revision, .files = {}, .path = {}};
   try {
     const bool known = cached.known_commit(name.revision).has_value();
-    plan.name.revision = repository.commit(known ? kTriesBesideCache : kTries);
+    plan.name.revision = repository.commit(known ? kTriesBesideCache : places.tries);
     plan.files = wanted_files(repository.files(plan.name.revision), plan.name, use);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::hosts && error.kind() != ErrorKind::again) throw;
