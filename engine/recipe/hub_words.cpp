@@ -9,6 +9,8 @@
 #include "engine/base/input_file.h"
 #include "engine/hub/cache.h"
 #include "engine/recipe/datasets.h"
+#include "engine/recipe/diagnostics.h"
+#include "engine/recipe/reader.h"
 
 namespace dstrain {
 namespace {

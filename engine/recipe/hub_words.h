@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "engine/hub/repository.h"
-#include "engine/recipe/diagnostics.h"
-#include "engine/recipe/reader.h"
 #include "engine/recipe/recipe.h"
 
 namespace dstrain {
+
+class Diagnostics;
+class YamlReader;
 
 /// A key whose value is a name of the Hub, where a path may stand, too.
 struct HubWord {
