@@ -17,6 +17,9 @@ namespace dstrain::hub {
 /// of the environment, else 10.
 [[nodiscard]] std::chrono::milliseconds patience();
 
+/// HTTP is spoken in this folder: Debian has cpp-httplib as a shared library alone, and its libcurl
+/// brings eleven libraries more.
+///
 /// Bytes to a server and back, through TLS where the address wants it and through a proxy where the
 /// environment says so. The server's certificate must be good and name its host.
 class Connection {
