@@ -129,6 +129,9 @@ int fetch(const FetchOptions& given) {
     }
     for (Wanted& one : wanted_of(word, options.overrides)) all.push_back(std::move(one));
   }
+  if (!options.to.empty() && all.size() > 1)
+    throw Error(ErrorKind::usage, fmt::format("--to beside {} names", all.size()),
+                "a folder takes the files of one name");
   for (const Wanted& wanted : all) {
     hub::FetchPlan plan = hub::plan_fetch(places, wanted.name, wanted.use);
     if (!plan.not_asked.empty())

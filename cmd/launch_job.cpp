@@ -65,9 +65,10 @@ int launch_job(const JobOptions& options) {
         (void)launcher::run_dialled_agent(std::move(socket), kVersion);
       });
   if (joined && joined->exit_code) return *joined->exit_code;
-  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
+  // Before signals are caught, so that Ctrl-C ends it.
   bring_named(options.recipe, options.overrides,
               options.launch.dry_run ? Bring::nothing : Bring::all);
+  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));

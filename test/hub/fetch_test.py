@@ -80,6 +80,8 @@ with tempfile.TemporaryDirectory() as folder:
     assert "is another file" in fetch("org/model", "--to", to, hub=hub, home=folder / "fresh", code=64).stderr
     assert (to / "config.json").read_text() == '{"model_type": "y"}'
 
+    assert "one name" in fetch("org/model", "hf://datasets/org/data", "--to", folder / "both", hub=hub, home=folder / "fresh", code=64).stderr
+
     # A licence: the token goes to the hub, and not to the host that it redirects to.
     hub.faults["gated"] = True
     done = fetch("org/model", hub=hub, home=folder / "gated", code=64)

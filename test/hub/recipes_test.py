@@ -101,6 +101,7 @@ with tempfile.TemporaryDirectory() as folder:
     (folder / "org/tiny").mkdir(parents=True)
     shown = run(hub, home, "recipe", "show", recipe, "--json", "--set", "data.tokenizer=org/tiny")
     assert value(shown, "data", "tokenizer")[0] == "org/tiny", shown.stdout
+    (folder / "org/tiny").rmdir()
 
     # Names that are none, or of another kind, are mistakes at their place.
     for key, wrong, what in (("model.weights", "hf://datasets/org/answers", "is a data set"), ("data.path", "hf://org/tiny", "is a model"),
