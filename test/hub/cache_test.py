@@ -60,8 +60,8 @@ print(repo.repo_id, revision.commit_hash, sorted(revision.refs), sorted(file.fil
     assert said == f"org/model {commit} ['main'] ['config.json', 'generation_config.json', 'model.safetensors'] {path}/config.json {path}", said
     total = python(hub, ours, """
 import transformers
-print(float(sum(p.double().abs().sum() for p in transformers.AutoModelForCausalLM.from_pretrained('org/model').parameters())))""", HF_HUB_OFFLINE="1")
-    here = float(sum(p.double().abs().sum() for p in transformers.AutoModelForCausalLM.from_pretrained(folder / "model").parameters()))
+print(float(sum(p.detach().double().abs().sum() for p in transformers.AutoModelForCausalLM.from_pretrained('org/model').parameters())))""", HF_HUB_OFFLINE="1")
+    here = float(sum(p.detach().double().abs().sum() for p in transformers.AutoModelForCausalLM.from_pretrained(folder / "model").parameters()))
     assert float(total) == here, (total, here)
     hf = pathlib.Path(sys.executable).parent / "hf"
     if hf.exists():
