@@ -12,6 +12,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/base/redact.h"
+#include "engine/data/images/test_folders.h"
 #include "engine/hub/archives.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
@@ -77,6 +78,19 @@ class FilesSearch {
     }
     if (!lacking.empty())
       add("data.path", fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
+    if (images && row.files.empty()) test_folder();
+  }
+
+  /// Beside a folder `train` there is one for evaluation; a folder of classes is divided.
+  void test_folder() {
+    const fs::path root = recipe_.data.path;
+    if (recipe_.run.evaluate.is_never() || !path_exists(root / "train")) return;
+    const auto there = [&](const char* name) { return path_exists(root / name); };
+    if (std::ranges::any_of(kTestFolders, there)) return;
+    add("data.path",
+        fmt::format("'{}' has a folder 'train' but none of {}", root.string(),
+                    fmt::join(kTestFolders, ", ")),
+        "put the images for evaluation there, or set run.evaluate: never");
   }
 
   void weights() {

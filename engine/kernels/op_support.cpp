@@ -127,7 +127,8 @@ float* fp32_or_null(const at::Tensor& tensor) {
 
 void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& weight) {
   const GradientTarget target = gradient_target(weight, x);
-  multiply(dy.t(), x, target.tensor.view({dy.size(1), x.size(1)}), {.add = target.add});
+  multiply(dy.t(), x, target.tensor.view({dy.size(1), x.size(1)}),
+           {.alpha = weight.output_scale, .add = target.add});
 }
 
 void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient) {

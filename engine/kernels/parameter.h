@@ -49,6 +49,8 @@ struct Parameter {
   bool trainable = true;  ///< a frozen weight has neither gradient nor optimizer state
 
   bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16
+  /// What a linear map's products with it are multiplied by, before they are rounded.
+  double output_scale = 1;
 
   at::Tensor value;  ///< compute dtype, `shape`; undefined while released
   /// `shape`; undefined outside backward and for frozen weights. fp32, or of matrices the compute

@@ -48,6 +48,7 @@ struct ModelInputs {
   /// Model::bucket of families whose blocks are small.
   Bytes bucket = 0;
   std::vector<std::string> class_names = {};  ///< of the data's labels; none: unknown
+  bool fp16 = false;  ///< it computes in fp16, whose largest number is 65504
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };

@@ -50,6 +50,9 @@ class SelfAttention {
     return qkv_.maxima_for_input(x_mD, call);
   }
 
+  /// Its output, which has no bias, becomes `scale` times what it was.
+  void scale_output(double scale) { output_.scale_output(scale); }
+
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) {
     list.push_back(&qkv_);

@@ -31,6 +31,9 @@ class GatedMlp {
     return gate_up_.maxima_for_input(x_mD, call);
   }
 
+  /// Its output becomes `scale` times what it was.
+  void scale_output(double scale) { down_.scale_output(scale); }
+
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }
   /// For `rows` rows of all ranks.

@@ -100,7 +100,14 @@ void Linear::add_adapter(std::size_t part, const std::string& prefix,
                          const LowRankOptions& options) {
   std::int64_t first_output = 0;
   for (std::size_t i = 0; i < part; ++i) first_output += weight_.parts.at(i).rows.size();
-  adapters_.emplace_back(prefix, weight_.parts.at(part), first_output, options);
+  LowRankOptions scaled = options;
+  scaled.scale *= weight_.output_scale;
+  adapters_.emplace_back(prefix, weight_.parts.at(part), first_output, scaled);
+}
+
+void Linear::scale_output(double scale) {
+  DSTRAIN_CHECK(!has_bias_ && adapters_.empty(), parts_.at(0).name + ": a bias is not scaled");
+  weight_.output_scale = scale;
 }
 
 Flops Linear::flops(std::int64_t rows) const {

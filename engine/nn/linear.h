@@ -83,6 +83,10 @@ class Linear {
 
   [[nodiscard]] bool has_adapters() const { return !adapters_.empty(); }
 
+  /// From here on y is `scale` (x weight^T), adapters included; before any is added. Only without a
+  /// bias.
+  void scale_output(double scale);
+
   void add_parameters(std::vector<Parameter*>& list);
   /// For `rows` rows of x, which is kept for backward where a gradient needs it, unless another
   /// layer keeps it.

@@ -192,6 +192,11 @@ void Moe::rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
                             trains ? std::optional(gradients) : std::nullopt);
 }
 
+void Moe::scale_output(double scale) {
+  down_.output_scale = scale;
+  if (shared_) shared_->scale_output(scale);
+}
+
 void Moe::add_parameters(std::vector<Parameter*>& list) {
   router_.add_parameters(list);
   list.insert(list.end(), {&gate_up_, &down_});

@@ -67,6 +67,9 @@ class Moe {
   void rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
                 at::ScalarType gradients) const;
 
+  /// Its output becomes `scale` times what it was.
+  void scale_output(double scale);
+
   void add_parameters(std::vector<Parameter*>& list);
   /// Adds those of the shared expert.
   void add_linears(std::vector<Linear*>& list);

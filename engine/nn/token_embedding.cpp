@@ -1,5 +1,7 @@
 #include "engine/nn/token_embedding.h"
 
+#include <ATen/TensorOperators.h>
+
 #include "engine/comm/communicator.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/tensor_exchanges.h"
@@ -23,10 +25,17 @@ Parameter token_table(const std::string& name, const TableShape& shape, const In
 
 TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_size,
                                std::int64_t width, const InitialWeights& init,
-                               const AxisPart& tensor)
-    : table_(token_table(prefix + ".weight", {vocab_size, width}, init, tensor)), tensor_(tensor) {}
+                               const AxisPart& tensor, double scale)
+    : table_(token_table(prefix + ".weight", {vocab_size, width}, init, tensor)),
+      tensor_(tensor),
+      scale_(scale) {}
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT, const Call& call) {
+  const at::Tensor rows = rows_of(tokens_BT, call);
+  return scale_ == 1 ? rows : rows * scale_;
+}
+
+at::Tensor TokenEmbedding::rows_of(const at::Tensor& tokens_BT, const Call& call) {
   if (tensor_.whole()) return ops::embed_tokens(tokens_BT, table_);
   if (table_.cut == Cut::tensor)
     return ops::reduce_scatter_rows(ops::embed_own_tokens(tokens_BT, table_), call.tensor());

@@ -27,8 +27,9 @@ struct TableShape {
 class TokenEmbedding {
  public:
   /// Files name the table PREFIX.weight.
+  /// Its rows are `scale` times those of the table.
   TokenEmbedding(const std::string& prefix, std::int64_t vocab_size, std::int64_t width,
-                 const InitialWeights& init, const AxisPart& tensor = {});
+                 const InitialWeights& init, const AxisPart& tensor = {}, double scale = 1);
 
   /// tokens [B, T] int64 -> [m, D], the rows of this rank of B * T.
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens_BT, const Call& call = {});
@@ -45,8 +46,11 @@ class TokenEmbedding {
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&table_); }
 
  private:
+  [[nodiscard]] at::Tensor rows_of(const at::Tensor& tokens_BT, const Call& call);
+
   Parameter table_;
   AxisPart tensor_;
+  double scale_;
 };
 
 }  // namespace dstrain

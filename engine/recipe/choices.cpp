@@ -35,8 +35,7 @@ constexpr Choice kAdjustLr[] = {
 constexpr Choice kComputeTypes[] = {
     choice(
         ComputeType::automatic, "auto",
-        "bf16 where the GPUs of all ranks multiply it, else fp16; fp32 for Qwen and Llama, which "
-        "overflow in fp16"),
+        "bf16 where the GPUs of all ranks multiply it, else fp16"),
     choice(ComputeType::fp32, "fp32", "32-bit floats, the reference"),
     choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
     choice(ComputeType::fp16, "fp16",

@@ -7,7 +7,6 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/recipe/choices.h"
-#include "engine/recipe/families.h"
 #include "engine/recipe/tree.h"
 
 namespace dstrain {
@@ -37,9 +36,7 @@ void settle_compute(Recipe& recipe, const GpuLimits& limits, const std::string& 
   if (precision.compute == bf16 && !limits.bf16_products)
     lacks(device, limits, given(), "bf16", "use precision.compute: auto");
   if (precision.compute != automatic) return;
-  const ModelFamily* family = family_of(recipe.model.name);
-  const bool overflows = family != nullptr && family->overflows_fp16;
-  precision.compute = limits.bf16_products ? bf16 : overflows ? fp32 : fp16;
+  precision.compute = limits.bf16_products ? bf16 : fp16;
   if (precision.compute == bf16) return;
   if (precision.states == StateType::bf16)
     lacks(device, limits, "precision.states: bf16", "bf16", "use precision.states: fp32");

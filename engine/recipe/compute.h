@@ -10,9 +10,8 @@
 namespace dstrain {
 
 /// Makes precision.compute: auto what GPUs with these limits compute fastest: bf16 where they
-/// multiply it, else fp16, or fp32 for families that overflow it. Error{usage}, with the keys that
-/// help, where they lack the products of the format that the recipe names, or where other keys need
-/// bf16. `device` names the GPUs.
+/// multiply it, else fp16. Error{usage}, with the keys that help, where they lack the products of
+/// the format that the recipe names, or where other keys need bf16. `device` names the GPUs.
 void settle_compute(Recipe& recipe, const GpuLimits& limits, const std::string& device);
 
 /// The same, where the word's origin is "auto".

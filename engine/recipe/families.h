@@ -71,9 +71,6 @@ struct ModelFamily {
   std::string_view source;  ///< where its sizes are published; empty: nowhere
   Modality modality = Modality::text;
   bool rotary = false;  ///< rotary positions, which end where its training did
-  /// Its published weights, trained in bf16, make activations beyond fp16's range: QwenLM/Qwen3
-  /// issues 826 and 868.
-  bool overflows_fp16 = false;
   const char* positions;  ///< config.json's key of the length it was trained with, or null
   std::span<const std::string_view> lora_targets;  ///< maps that usually get adapters
   std::span<const ModelSize> sizes;

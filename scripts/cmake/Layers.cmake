@@ -5,6 +5,13 @@ set(DSTRAIN_LAYERS base hub recipe import mesh program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
     store weights tokenizer text checkpoint metrics samples device comm kernels collectives data nn models train cmd)
 
+# Layers that no step, no loader and no long reading waits for: -O1 compiles them a quarter faster.
+set(DSTRAIN_QUICK_LAYERS hub recipe import bench launcher_base launcher_protocol launcher_hosts launcher_transport
+    launcher_hang launcher_doctor launcher_job)
+function(dstrain_compile_quickly target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # Compiles each header of this folder by itself, in a target TARGET_headers.
 function(dstrain_headers_alone target)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
@@ -28,6 +35,9 @@ function(dstrain_layer name)
   endif()
   add_library(dstrain_${name} STATIC ${LAYER_SOURCES})
   dstrain_unity(dstrain_${name})
+  if(name IN_LIST DSTRAIN_QUICK_LAYERS)
+    dstrain_compile_quickly(dstrain_${name})
+  endif()
   if(DSTRAIN_ALONE)
     dstrain_headers_alone(dstrain_${name})
   endif()

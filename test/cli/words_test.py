@@ -106,6 +106,12 @@ expect_success(run("recipe", "check", "quickstart", "vit-base_random_ddp", "--fi
 (scratch / "cifar").mkdir()
 (scratch / "cifar/train.bin").touch()
 refused(run("recipe", "check", "vit-base_cifar100_ddp", "--files", "--set", f"data.path={scratch}/cifar"), "lacks test.bin")
+(scratch / "own/train/cat").mkdir(parents=True)
+own = ["recipe", "check", "images", "--files", "--set", f"data.path={scratch}/own"]
+refused(run(*own), "none of test, val, validation")
+expect_success(run(*own, "--set", "run.evaluate=never"))
+(scratch / "own/val").mkdir()
+expect_success(run(*own))
 hosts = run("launch", "vit-base_cifar100_ddp", "--hosts", "a:1,b:1", "--dry-run", env=nothing)
 assert hosts.returncode == 0 and "warning: data.path: on this machine '/nowhere/data" in hosts.stderr, hosts
 

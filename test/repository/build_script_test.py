@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     kernels, minutes, ninja = build("release", "dstrain")
     assert kernels == "build: kernels for GPUs of compute capability 9.0", kernels
-    assert minutes.startswith("build: from nothing about ") and " minutes on 4 cores" in minutes, minutes
+    assert minutes.startswith("build: from nothing about ") and " minutes on 4 threads" in minutes, minutes
     assert ninja == "ninja -C build/release dstrain", ninja
     assert build("release", "dstrain", "test_base") == ["ninja -C build/release dstrain test_base"]
     assert build("release", DSTRAIN_GPUS="8.0")[0] == kernels

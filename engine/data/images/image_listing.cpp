@@ -1,19 +1,19 @@
 #include "engine/data/images/image_listing.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/data/images/test_folders.h"
 
 namespace dstrain::formats {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kTestNames = {"test", "val", "validation"};
 
 constexpr std::array kExtensions = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
 
@@ -101,12 +101,13 @@ std::vector<std::string> list_images(const fs::path& root, const std::string& na
 }
 
 fs::path find_test_folder(const fs::path& root, const char* hint) {
-  for (const char* name : kTestNames) {
+  for (const char* name : kTestFolders) {
     if (path_kind(root / name) == PathKind::folder) return root / name;
   }
   throw Error(
       ErrorKind::data,
-      fmt::format("{} has a folder 'train' but none of {}", root.string(), "test, val, validation"),
+      fmt::format("{} has a folder 'train' but none of {}", root.string(),
+                  fmt::join(kTestFolders, ", ")),
       hint);
 }
 

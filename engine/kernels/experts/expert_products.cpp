@@ -96,6 +96,7 @@ at::Tensor expert_products(const at::Tensor& x, const Parameter& weight, const E
   const ExpertMatrix shape = expert_matrix(weight, x, rows.counts.size());
   const at::Tensor matrices = matrix_of(weight, x);
   if (rows.ends.defined()) {
+    DSTRAIN_CHECK(weight.output_scale == 1, "one kernel for all experts scales no outputs");
     const at::Tensor each = matrices.view({-1, shape.rows, shape.columns});
     return at::_grouped_mm(x, transposed ? each.transpose(1, 2) : each, rows.ends);
   }
@@ -104,7 +105,8 @@ at::Tensor expert_products(const at::Tensor& x, const Parameter& weight, const E
                   [&](std::int64_t e, std::int64_t first, std::int64_t count) {
                     const at::Tensor matrix = matrix_at(matrices, shape, e);
                     multiply(x.narrow(0, first, count), transposed ? matrix.t() : matrix,
-                             y.narrow(0, first, count), {.rows_vary = true});
+                             y.narrow(0, first, count),
+                             {.alpha = weight.output_scale, .rows_vary = true});
                   });
   return y;
 }
@@ -120,7 +122,9 @@ void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& 
                     const at::Tensor own = matrix_at(gradient, shape, e);
                     if (count > 0) {
                       multiply(dy.narrow(0, first, count).t(), x.narrow(0, first, count), own,
-                               {.add = target.add, .rows_vary = true});
+                               {.alpha = weight.output_scale,
+                                .add = target.add,
+                                .rows_vary = true});
                     } else if (!target.add) {
                       own.zero_();
                     }

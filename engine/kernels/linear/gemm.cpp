@@ -70,9 +70,10 @@ void multiply_cpu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& ou
     at::addmm_out(result, result, left, right, 1, options.alpha);
   } else if (options.bias.defined()) {
     at::addmm_out(result, options.bias.to(type), left, right, 1, options.alpha);
+  } else if (options.alpha != 1) {
+    at::addmm_out(result, result, left, right, /*beta=*/0, options.alpha);  // result is not read
   } else {
     at::mm_out(result, left, right);
-    if (options.alpha != 1) result.mul_(options.alpha);
   }
   if (!direct) out.copy_(result);
 }

@@ -24,7 +24,7 @@ constexpr std::int64_t kMaxShortSum = 2560;
 
 /// Weight and bias gradient by one product that reads dy once, where that is faster.
 bool add_together(const at::Tensor& x, const at::Tensor& dy, Parameter& weight, Parameter& bias) {
-  if (!dy.is_cuda()) return false;
+  if (!dy.is_cuda() || weight.output_scale != 1) return false;
   const GradientTarget to_weight = gradient_target(weight, dy), to_bias = gradient_target(bias, dy);
   const at::Tensor sums = to_bias.add ? scratch(dy, {dy.size(1)}) : to_bias.tensor;
   if (!multiply_and_sum(dy.t(), x, to_weight.tensor.view({dy.size(1), x.size(1)}), sums,
@@ -69,7 +69,8 @@ LinearOutput empty_output(const at::Tensor& x, std::int64_t rows, const Paramete
 void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
                    const at::Tensor& y) {
   multiply(x, matrix_of(weight, x).t(), y,
-           {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
+           {.alpha = weight.output_scale,
+            .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
 }
 
 Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x) {
@@ -88,7 +89,8 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
       quantize(x.rows, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = x.maxima});
   const Quantized weight8 = quantize_weight(weight, matrix_of(weight, x.rows), Sides::rows);
   multiply(x8.rows, weight8.rows.t(), out.y,
-           {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x.rows),
+           {.alpha = weight.output_scale,
+            .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x.rows),
             .a_scale = x8.scale,
             .b_scale = weight8.scale,
             .fast = true});
@@ -122,11 +124,14 @@ at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
   const std::int64_t rows = fp8_.rows.defined() ? fp8_.rows.size(0) : dy_.size(0);
   at::Tensor dx = at::empty({rows, matrix.size(1)}, dy_.options());
   if (!fp8_.scale.defined()) {
-    multiply(dy_, matrix, dx);
+    multiply(dy_, matrix, dx, {.alpha = weight_.output_scale});
   } else {
     const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns, weight_scale);
     multiply(fp8_.rows, weight8.columns.t(), dx,
-             {.a_scale = fp8_.scale, .b_scale = weight8.scale, .fast = outputs() <= kMaxShortSum});
+             {.alpha = weight_.output_scale,
+              .a_scale = fp8_.scale,
+              .b_scale = weight8.scale,
+              .fast = outputs() <= kMaxShortSum});
   }
   return dx;
 }
@@ -166,7 +171,10 @@ void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) co
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);
   const GradientTarget target = gradient_target(weight_, dy_);
   multiply(fp8_.columns, kept.t(), target.tensor.view({outputs(), kept.size(0)}),
-           {.add = target.add, .a_scale = fp8_.scale, .b_scale = scale});
+           {.alpha = weight_.output_scale,
+            .add = target.add,
+            .a_scale = fp8_.scale,
+            .b_scale = scale});
 }
 
 }  // namespace dstrain::ops

@@ -65,7 +65,7 @@ RankedGradient gradient_of_sum(const at::Tensor& dy, Parameter& weight, Paramete
     at::Tensor all = rows_like(own, summed->size() * own.size(0));
     const at::Tensor dx = at::empty({all.size(0), matrix.size(1)}, own.options());
     gather_beside(all, own, *summed, [&](const at::Tensor& rows, std::int64_t first) {
-      multiply(rows, matrix, dx.narrow(0, first, rows.size(0)));
+      multiply(rows, matrix, dx.narrow(0, first, rows.size(0)), {.alpha = weight.output_scale});
     });
     return {.output = {all, weight, bias, for_input}, .input = dx};
   }

@@ -18,6 +18,7 @@ struct DecoderConfig : ModelSizes {
   ops::RopeScaling rope_scaling;
   double norm_eps = 1e-6;
   double init_std = 0.02;
+  double stream_scale = 1;  ///< times what travels between blocks; not of config.json
   bool qkv_bias = false;                   ///< query, key and value have biases
   bool qk_norm = false;                    ///< each head of query and key is normed
   bool tied = false;                       ///< the embedding's table is the head's

@@ -16,6 +16,12 @@
 namespace dstrain {
 namespace {
 
+/// What travels between the layers of published models, which were trained in bf16, goes beyond the
+/// range of fp16 (QwenLM/Qwen3 issues 826 and 868). In fp16 it is smaller by this power of two, so
+/// that up to 4.2 million is finite. Norms take the scale out again, as their epsilon has it, too:
+/// what a layer computes and its gradients are the same.
+constexpr double kFp16StreamScale = 1.0 / 64;
+
 std::string layer_name(std::int64_t index) { return fmt::format("model.layers.{}", index); }
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
@@ -62,21 +68,29 @@ void check_ranks(const DecoderConfig& config, const Splits& splits) {
   if (config.expert_layers() > 0) require_expert_degree(config.experts, splits);
 }
 
+/// Epsilon of a norm whose input is what travels between blocks.
+double stream_eps(const DecoderConfig& config) {
+  return config.norm_eps * config.stream_scale * config.stream_scale;
+}
+
 template <class FeedForward>
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
                                   std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
+  SelfAttention attention(decoder_attention_names(name, config), config.width,
+                          attention_shape(config), initial(config),
+                          {.qkv = config.qkv_bias, .output = false}, config.norm_eps, splits);
+  attention.scale_output(config.stream_scale);
+  mlp.scale_output(config.stream_scale);
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{.name = name,
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
                  .tensor = splits.tensor},
-      RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
-      SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
-                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
-                    splits),
-      RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps), std::move(mlp));
+      RmsNorm(name + ".input_layernorm", config.width, stream_eps(config)), std::move(attention),
+      RmsNorm(name + ".post_attention_layernorm", config.width, stream_eps(config)),
+      std::move(mlp));
 }
 
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
@@ -102,7 +116,8 @@ DecoderStem::DecoderStem(const DecoderConfig& config, const AxisPart& tensor)
     : name_("model.embed_tokens"),
       config_(config),
       tensor_(tensor),
-      embedding_(name_, config.vocab_size, config.width, initial(config), tensor) {}
+      embedding_(name_, config.vocab_size, config.width, initial(config), tensor,
+                 config.stream_scale) {}
 
 Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
   return {embedding_.forward(batch.tokens, {.peers = context.peers})};
@@ -127,13 +142,14 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
+  if (inputs.fp16) config.stream_scale = kFp16StreamScale;
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config, tensor);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
   blocks.push_back(
-      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, config.norm_eps),
+      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)),
                                      LanguageShape{.width = config.width,
                                                    .vocab_size = config.vocab_size,
                                                    .sequence = config.sequence,
