@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "cmd/hub_names.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
 #include "cmd/recipe_words.h"
@@ -126,6 +127,7 @@ int prepare_images(const Recipe& recipe, const PrepareOptions& options, Terminal
 }
 
 int prepare(const PrepareOptions& options) {
+  bring_named(options.recipe, options.overrides, Bring::all);
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");

@@ -11,6 +11,7 @@
 #include "cmd/engine_library.h"
 #include "cmd/fitting_memory.h"
 #include "cmd/host_options.h"
+#include "cmd/hub_names.h"
 #include "cmd/merge_run_traces.h"
 #include "cmd/needed_files.h"
 #include "cmd/number_option.h"
@@ -64,6 +65,9 @@ int launch_job(const JobOptions& options) {
         (void)launcher::run_dialled_agent(std::move(socket), kVersion);
       });
   if (joined && joined->exit_code) return *joined->exit_code;
+  // Before signals are caught, so that Ctrl-C ends it.
+  bring_named(options.recipe, options.overrides,
+              options.launch.dry_run ? Bring::nothing : Bring::all);
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {

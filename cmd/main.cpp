@@ -67,7 +67,7 @@ int run_dstrain(int given_argc, char** given_argv) {
   app.require_subcommand(1);
 
   std::vector<Command> commands = {add_launch(app), add_verify(app), add_doctor(app),
-                                   add_agent(app), add_report(app)};
+                                   add_agent(app),  add_report(app), add_fetch(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(),

@@ -13,6 +13,7 @@
 #include "engine/base/output.h"
 #include "engine/base/redact.h"
 #include "engine/data/images/test_folders.h"
+#include "engine/hub/archives.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
 #include "engine/weights/weight_folder.h"
@@ -56,9 +57,12 @@ class FilesSearch {
     const DatasetRow& row = dataset_row(data.name);
     if (data.path.empty() && !row.needs_path) return;
     const std::string hint = fmt::format(
-        "{}: {}; name another place with --set data.path=... (recipes read "
+        "{}: {}; {}name another place with --set data.path=... (recipes read "
         "DSTRAIN_DATA); recipes with _random_ in their names need no data",
-        row.spelling, row.text);
+        row.spelling, row.text,
+        hub::find_archive(row.spelling) == nullptr
+            ? ""
+            : fmt::format("`dstrain fetch {}` brings it; ", row.spelling));
     if (data.path.empty()) return add("data.path", "is empty", hint);
     const bool images = row.needs_path && row.modality == Modality::images;
     const PathKind kind = path_kind(data.path);

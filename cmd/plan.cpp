@@ -11,6 +11,7 @@
 
 #include "cmd/command.h"
 #include "cmd/fit_proposals.h"
+#include "cmd/hub_names.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
@@ -50,6 +51,7 @@ struct PlanText {
 
 /// The plan of a recipe, or the plans of its phases.
 PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
+  bring_named(recipe, options.overrides, Bring::config);
   LoadedRecipe loaded = load_recipe(recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");

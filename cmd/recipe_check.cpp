@@ -6,6 +6,7 @@
 
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
+#include "cmd/hub_names.h"
 #include "cmd/needed_files.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
@@ -28,6 +29,7 @@ bool check_one(const std::string& file, const CheckOptions& options) {
     const LoadedRecipe loaded = load_recipe(file, options.overrides);
     for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
     if (!recipe_fits(file, options.overrides)) return false;
+    bring_named(file, options.overrides, Bring::nothing);
     if (options.files) {
       if (const std::vector<Diagnostic> missing = missing_files(loaded); !missing.empty())
         throw RecipeError(missing);

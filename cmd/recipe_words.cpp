@@ -43,13 +43,8 @@ fs::path in_tree(const std::string& word) {
 
 /// The file that is meant; the word itself where there is none, which reading it reports.
 std::string found_recipe(const std::string& word) {
-  try {
-    if (is_there(word)) return word;
-    const fs::path found = in_tree(word);
-    return found.empty() ? word : found.string();
-  } catch (const Error&) {
-    return word;
-  }
+  const std::string found = recipe_called(word);
+  return found.empty() ? word : found;
 }
 
 CLI::Validator finding(Words words) {
@@ -87,6 +82,14 @@ fs::path recipes_folder() {
     if (fs::is_directory(folder)) return folder;
   }
   throw Error(ErrorKind::usage, "no folder of recipes is near this dstrain", "name a recipe file");
+}
+
+std::string recipe_called(const std::string& word) {
+  try {
+    return is_there(word) ? word : in_tree(word).string();
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 importing::ShortForm read_words(const std::vector<std::string>& words) {

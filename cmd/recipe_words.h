@@ -23,6 +23,9 @@ CLI::Option* add_recipes(CLI::App& app, std::vector<std::string>& recipes, Words
 /// The folder of an installed tree, of the tree that was built, or here. Error{usage} where none is near.
 [[nodiscard]] std::filesystem::path recipes_folder();
 
+/// The file of the recipe that `word` names as add_recipe() takes it; empty where there is none.
+[[nodiscard]] std::string recipe_called(const std::string& word);
+
 /// What `words` of a command mean (importing::read_short_form). Says on stderr what it sets.
 /// Error{usage} for words that are not known.
 [[nodiscard]] importing::ShortForm read_words(const std::vector<std::string>& words);

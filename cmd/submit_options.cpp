@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/hub_names.h"
 #include "cmd/needed_files.h"
 #include "cmd/number_option.h"
 #include "engine/base/error.h"
@@ -150,6 +151,8 @@ void complete_submit_options(JobOptions& job, SubmitRequest& request) {
 int submit_job(const JobOptions& job, const SubmitRequest& request) {
   launcher::SubmitOptions options = request.options;
   check(job, options);
+  // Here, as nodes may have no way to the Hub.
+  bring_named(job.recipe, job.overrides, job.launch.dry_run ? Bring::nothing : Bring::all);
   const LoadedRecipe loaded = load_recipe(job.recipe, job.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));

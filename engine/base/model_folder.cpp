@@ -23,17 +23,16 @@ bool is_hub_name(const std::string& name) {
 std::string hint_for_model_folder(const fs::path& path) {
   const std::string name = path.string();
   if (!path_exists(path)) {
+    if (name.starts_with("hf://"))
+      return fmt::format("the Hub's cache does not have it: `dstrain fetch {}`", name);
     if (!is_hub_name(name)) return "";
     // Recipes look in models/, which is no owner.
     if (name.starts_with("models/"))
       return fmt::format(
-          "there is no such folder, and dstrain downloads nothing: `hf download OWNER/{} "
-          "--local-dir {}` (recipes/guides/data-and-models.md)",
+          "there is no such folder: `dstrain fetch OWNER/{} --to {}` "
+          "(recipes/guides/data-and-models.md)",
           path.filename().string(), name);
-    return fmt::format(
-        "there is no such folder, and dstrain downloads nothing: `hf download {} --local-dir "
-        "FOLDER`, then name that folder",
-        name);
+    return fmt::format("there is no such folder: `dstrain fetch {}` brings it from the Hub", name);
   }
   if (path_exists(path / run_file::kManifest) ||
       (path_exists(path / run_file::kRecipe) && path_exists(RunLayout(path).checkpoints())))

@@ -72,7 +72,7 @@ void describe(ModelConfig& c, Visitor& v) {
            .max = 10000000});
   v.field("weights", c.weights,
           {.text = "Folder with config.json and model.safetensors, or pytorch_model.bin, to start "
-                   "from; empty starts from random weights.",
+                   "from, or its name on the Hub, hf://ORG/NAME; empty starts from random weights.",
            .path = true});
   v.field("image_size", c.image_size,
           {.text = "Side of the square input; 0 takes what folder or name say.",
@@ -218,8 +218,8 @@ void describe(LoraConfig& c, Visitor& v) {
       {.text = "Patterns of tensors, or of modules that hold them, that are trained in full beside "
                "the adapters, such as a new head."});
   v.field("weights", c.weights,
-          {.text = "Folder of a PEFT adapter of the same rank, alpha and targets to start from; "
-                   "empty starts from new adapters.",
+          {.text = "Folder of a PEFT adapter of the same rank, alpha and targets to start from, or "
+                   "hf://ORG/NAME; empty starts from new adapters.",
            .path = true});
 }
 

@@ -11,7 +11,9 @@ constexpr double kMaxBatchSize = 1 << 24;
 
 void describe(DataConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Data set.", .required = true});
-  v.field("path", c.path, {.text = "File or folder of the data set.", .path = true});
+  v.field("path", c.path,
+          {.text = "File or folder of the data set; of text also hf://datasets/ORG/NAME.",
+           .path = true});
   v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
   v.field("resize", c.resize,
           {.text = "How an image of a file becomes square, of which the model gets the middle, or "
@@ -83,7 +85,8 @@ void describe(DataConfig& c, Visitor& v) {
            .min = 1,
            .max = kMaxSteps});
   v.field("tokenizer", c.tokenizer,
-          {.text = "tokenizer.json or its folder; empty takes model.weights.", .path = true});
+          {.text = "tokenizer.json, its folder or hf://ORG/NAME; empty takes model.weights.",
+           .path = true});
   v.field("sequence", c.sequence,
           {.text = "Length of a sample of text; shorter ones are filled up.",
            .unit = "tokens",

@@ -9,6 +9,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/recipe/from_folder.h"
+#include "engine/recipe/hub_words.h"
 #include "engine/recipe/optimizers.h"
 #include "engine/recipe/reader.h"
 #include "engine/recipe/rules.h"
@@ -90,23 +91,55 @@ void take_optimizer_defaults(OptimizerConfig& config, const YamlReader& reader) 
   throw RecipeError({{.file = file, .message = std::move(message), .hint = std::move(hint)}});
 }
 
+/// The text of a recipe file, and the variant that its name says.
+struct RecipeText {
+  VariantPath read;
+  std::string text;
+};
+RecipeText read_text(const std::filesystem::path& file) {
+  RecipeText found{.read = {.file = file, .variant = {}}, .text = {}};
+  try {
+    if (!path_exists(file)) found.read = meant_variant(file).value_or(found.read);
+    if (path_exists(found.read.file)) {
+      found.text = read_file(found.read.file, kMaxRecipeBytes);
+      return found;
+    }
+  } catch (const Error& error) {
+    fail(shown_path(file), error.what(),
+         error.hint().empty() ? "give the path of a recipe (.yaml)" : error.hint());
+  }
+  fail(shown_path(file), "there is no such file",
+       "dstrain recipe list names the recipes that come with it");
+}
+
+/// The tree with its variant and the overrides; nothing where there is none.
+std::optional<Node> read_values(std::string_view text, const std::vector<std::string>& overrides,
+                                const std::string& variant, Diagnostics& diagnostics,
+                                std::vector<std::string>& variants) {
+  std::optional<Node> root = read_tree(text, diagnostics);
+  if (!root) return root;
+  variants = take_variant(*root, variant, diagnostics);
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    apply_override(*root, overrides[i], static_cast<int>(i), diagnostics);
+  }
+  return root;
+}
+
 }  // namespace
 
 LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
                           const std::vector<std::string>& overrides, const std::string& variant) {
   Diagnostics diagnostics(file, overrides);
-  std::optional<Node> root = read_tree(text, diagnostics);
+  std::vector<std::string> variants;
+  const std::optional<Node> root = read_values(text, overrides, variant, diagnostics, variants);
   if (!root) throw RecipeError(diagnostics.take(Severity::error));
-  const std::vector<std::string> variants = take_variant(*root, variant, diagnostics);
-  for (std::size_t i = 0; i < overrides.size(); ++i) {
-    apply_override(*root, overrides[i], static_cast<int>(i), diagnostics);
-  }
   LoadedRecipe loaded = {.file = file, .name = std::filesystem::path(file).stem().string()};
   if (!variant.empty()) loaded.name += "_" + variant;
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
   take_optimizer_defaults(loaded.recipe.optimizer, reader);
-  auto taken = take_from_folder(loaded.recipe, reader, diagnostics);
+  auto taken = take_cached(loaded.recipe, reader, diagnostics);
+  taken.merge(take_from_folder(loaded.recipe, reader, diagnostics));
   check_rules(loaded.recipe, reader, diagnostics);
   if (diagnostics.num_errors() > 0) throw RecipeError(diagnostics.take(Severity::error));
   Origins origins(reader, diagnostics, std::move(taken));
@@ -121,20 +154,26 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
 
 LoadedRecipe load_recipe(const std::filesystem::path& file,
                          const std::vector<std::string>& overrides) {
-  std::optional<std::string> text;
-  VariantPath read = {.file = file, .variant = {}};
+  const RecipeText found = read_text(file);
+  return parse_recipe(found.text, found.read.file.string(), overrides, found.read.variant);
+}
+
+std::vector<HubWord> hub_words(const std::filesystem::path& file,
+                               const std::vector<std::string>& overrides) {
+  const RecipeText found = read_text(file);
+  Diagnostics diagnostics(found.read.file.string(), overrides);
+  std::vector<std::string> variants;
+  const std::optional<Node> root =
+      read_values(found.text, overrides, found.read.variant, diagnostics, variants);
+  if (!root) return {};
+  YamlReader reader(*root, diagnostics);
+  Recipe recipe;
+  reader.read(recipe);
   try {
-    if (!path_exists(file)) read = meant_variant(file).value_or(read);
-    if (path_exists(read.file)) text = read_file(read.file, kMaxRecipeBytes);
-  } catch (const Error& error) {
-    fail(shown_path(file), error.what(),
-         error.hint().empty() ? "give the path of a recipe (.yaml)" : error.hint());
+    return hub_words_of(recipe);
+  } catch (const Error&) {  // load_recipe() says it with its place
+    return {};
   }
-  if (!text) {
-    fail(shown_path(file), "there is no such file",
-         "dstrain recipe list names the recipes that come with it");
-  }
-  return parse_recipe(*text, read.file.string(), overrides, read.variant);
 }
 
 }  // namespace dstrain

@@ -1,12 +1,12 @@
 # dstrain_layer(NAME SOURCES ... [USES layer ...] [LIBRARIES target ...]) declares one layer of the engine as a static
 # library dstrain_<name> and refuses a link to a layer that does not stand before it in DSTRAIN_LAYERS.
 # Needs: Unity.cmake.
-set(DSTRAIN_LAYERS base recipe import mesh program trace report bench
+set(DSTRAIN_LAYERS base hub recipe import mesh program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
     store weights tokenizer text checkpoint metrics samples device comm kernels collectives data nn models train cmd)
 
 # Layers that no step, no loader and no long reading waits for: -O1 compiles them a quarter faster.
-set(DSTRAIN_QUICK_LAYERS recipe import bench launcher_base launcher_protocol launcher_hosts launcher_transport
+set(DSTRAIN_QUICK_LAYERS hub recipe import bench launcher_base launcher_protocol launcher_hosts launcher_transport
     launcher_hang launcher_doctor launcher_job)
 function(dstrain_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

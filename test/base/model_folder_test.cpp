@@ -29,11 +29,10 @@ TEST_CASE("a folder that is no model says what it is and what would do", "[base]
   starts(root / "run/checkpoints/step-00000001", "it is a checkpoint of dstrain");
   starts(folder_with("adapter", {"adapter_config.json"}), "it is an adapter: lora.weights");
   starts(folder_with("models--a--b", {"snapshots/0/config.json"}), "it is of the cache");
-  starts("Qwen/Qwen2.5-0.5B",
-         "there is no such folder, and dstrain downloads nothing: `hf download Qwen/Qwen2.5-0.5B");
+  starts("Qwen/Qwen2.5-0.5B", "there is no such folder: `dstrain fetch Qwen/Qwen2.5-0.5B`");
   starts("models/Qwen2.5-0.5B",
-         "there is no such folder, and dstrain downloads nothing: `hf download OWNER/Qwen2.5-0.5B "
-         "--local-dir models/Qwen2.5-0.5B`");
+         "there is no such folder: `dstrain fetch OWNER/Qwen2.5-0.5B --to models/Qwen2.5-0.5B`");
+  starts("hf://Qwen/Qwen2.5-0.5B", "the Hub's cache does not have it: `dstrain fetch hf://Qwen/");
   CHECK(hint_for_model_folder(folder_with("empty", {"notes.txt"})).empty());
   for (const char* name : {"", "models", "/models/missing", "./a", "a/b/c", "~/a"})
     CHECK(hint_for_model_folder(name).empty());

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dstrain {
+
+/// Which of the things that a recipe names on the Hub are to come.
+enum class Bring {
+  all,
+  config,  ///< of its model config.json alone; nothing where it cannot be had
+  nothing  ///< say what the cache lacks
+};
+
+/// Brings what the recipe names on the Hub into its cache, for those who read the recipe then:
+/// load_recipe() puts the cache's paths in the place of names.
+void bring_named(const std::string& recipe, const std::vector<std::string>& overrides, Bring bring);
+
+}  // namespace dstrain

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/hub/repository.h"
+#include "engine/recipe/recipe.h"
+
+namespace dstrain {
+
+class Diagnostics;
+class YamlReader;
+
+/// A key whose value is a name of the Hub, where a path may stand, too.
+struct HubWord {
+  std::string key;  ///< model.weights, data.path, data.tokenizer or lora.weights
+  hub::HubName name;
+  hub::Use use;
+  bool bare = false;  ///< ORG/NAME, which may be meant as a path of other hosts
+};
+
+/// The names that a recipe holds: hf://..., and ORG/NAME where no such path is there. Reads the
+/// recipe's values alone, so that they can be fetched before anything else looks at it; a recipe
+/// with mistakes names nothing.
+[[nodiscard]] std::vector<HubWord> hub_words(const std::filesystem::path& file,
+                                             const std::vector<std::string>& overrides);
+
+/// Puts the paths that the cache has in the place of names; a name that it lacks stays. Asks
+/// nobody. Reports names that are none. Returns the name, with its commit, by the key.
+[[nodiscard]] std::map<std::string, std::string, std::less<>> take_cached(Recipe& recipe,
+                                                                          const YamlReader& reader,
+                                                                          Diagnostics& diagnostics);
+
+/// Those of values that are read already. Error{usage} for a name that is none.
+[[nodiscard]] std::vector<HubWord> hub_words_of(const Recipe& recipe);
+
+}  // namespace dstrain
