@@ -6,8 +6,10 @@
 #include <link.h>
 
 #include <cstdlib>
-#include <fstream>
+#include <sstream>
 
+#include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/module.h"
 #include "engine/base/program_output.h"
 
@@ -66,11 +68,14 @@ fs::path site_of_environment(const fs::path& prefix) {
   return first;
 }
 
-std::string read_line(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
+/// Empty where there is no such file, or no file that can be read.
+std::string text_of(const fs::path& file) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 10;
+  try {
+    return read_file(file, kMostBytes);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 class Search {
@@ -86,7 +91,7 @@ class Search {
       return found_;
     }
     for (const fs::path& file : {remembered_torch(tree), users_torch(places_)}) {
-      const std::string line = read_line(file);
+      const std::string line = before(text_of(file), '\n');
       if (!line.empty() && serves(file.string(), line)) return found_;
     }
     if (tree.filename() == "dstrain" && fs::exists(tree.parent_path() / "torch", none)) {
@@ -160,14 +165,14 @@ fs::path users_torch(const TorchPlaces& places) {
 std::string why_torch_does_not_serve(const fs::path& site, const TorchVersion& wanted) {
   std::error_code error;
   if (!fs::is_directory(site, error)) return "is no folder that can be read";
-  std::ifstream file(site / "torch" / "version.py");
-  if (!file) return "has no torch";
+  std::istringstream lines(text_of(site / "torch" / "version.py"));
   std::string version;
   std::string cuda;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("__version__")) version = value_of(line);
     if (line.starts_with("cuda")) cuda = value_of(line);
   }
+  if (version.empty()) return "has no torch";
   if (wanted.torch.empty()) return {};
   if (before(version, '+') != wanted.torch)
     return fmt::format("has torch {}, and this build needs {}", version, wanted.torch);
