@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "cmd/overrides.h"
-#include "cmd/program_output.h"
+#include "engine/base/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"

@@ -2,6 +2,8 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/completion_words.h"
+#include "engine/base/output.h"
 #include "engine/train/execute/memory_errors.h"
 
 /// The commands that need LibTorch; called by `dstrain` with its own arguments.
@@ -27,6 +29,11 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});
+  CLI::App* words = app.add_subcommand("words", "Print the words of these commands; `dstrain completion`.");
+  commands.push_back({words, [&app] {
+                        print_text(completion_words(app));
+                        return 0;
+                      }});
   for (Command& command : commands) {
     command.run = [run = std::move(command.run)] {
       int code = 0;

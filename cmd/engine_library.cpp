@@ -12,6 +12,7 @@
 #include "engine/base/limits.h"
 #include "engine/base/module.h"
 #include "engine/base/rank_record.h"
+#include "engine/base/torch_folder.h"
 
 namespace dstrain {
 namespace {
@@ -32,15 +33,24 @@ void choose_segments() {
 }
 
 /// The loader has no error codes; these are its words for memory that cannot be had.
-Error loading_error(const std::filesystem::path& library, const std::string& reason) {
+Error loading_error(const std::filesystem::path& library, const std::string& reason,
+                    const TorchSearch& search) {
+  if (!path_exists(library)) {
+    return {ErrorKind::hosts, fmt::format("the engine is not there: {}", library.string()),
+            "install dstrain anew: bin/dstrain and lib/dstrain belong together"};
+  }
+  if (search.site.empty()) {
+    const TorchVersion wanted = built_torch_version();
+    return {ErrorKind::hosts, no_torch_text(search, wanted), no_torch_advice(wanted)};
+  }
   for (const char* words : {"Cannot allocate memory", "failed to map segment", "cannot allocate"}) {
     if (reason.find(words) == std::string::npos) continue;
     if (auto error = address_space_error(std::make_error_code(std::errc::not_enough_memory)))
       return *error;
   }
   return {ErrorKind::internal, fmt::format("cannot load {}: {}", library.string(), reason),
-          "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to that "
-          "wheel's torch/lib and nvidia/*/lib, or run scripts/setup"};
+          fmt::format("LibTorch is that of {}, named by {}; install it and dstrain anew",
+                      search.site.string(), search.place)};
 }
 
 /// For the agent, where this process is a rank; train() records what comes later.
@@ -57,9 +67,12 @@ int run_engine_library(int argc, char** argv) {
   choose_waiting();
   choose_segments();
   const std::filesystem::path library = engine_library_path();
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const TorchSearch search = locate_torch(own_torch_places());
+  std::string reason;
+  // Without a wheel that serves, LibTorch may still be where the loader looks.
+  void* handle = load_engine(library, search.site, reason);
   if (handle == nullptr) {
-    const Error error = loading_error(library, ::dlerror());
+    const Error error = loading_error(library, reason, search);
     record_failure(error);
     throw error;
   }

@@ -5,9 +5,8 @@
 
 namespace dstrain {
 
-/// Loads libdstrain_engine.so from beside the executable (build tree) or ../lib (installed) and
-/// runs one of its commands. Error{internal} says where it was looked for and which library is
-/// missing.
+/// Loads libdstrain_engine.so with the LibTorch of this machine (torch_folder.h) and runs one of its
+/// commands. Error{hosts} says where LibTorch was looked for and why it does not serve.
 int run_engine_library(int argc, char** argv);
 
 /// Whether it is there; a build of the launcher alone has none.

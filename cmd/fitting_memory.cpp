@@ -9,7 +9,7 @@
 
 #include "cmd/engine_library.h"
 #include "cmd/overrides.h"
-#include "cmd/program_output.h"
+#include "engine/base/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"

@@ -27,7 +27,8 @@ constexpr std::array kEngineCommands = {
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},
-    EngineCommand{"fits", ""},  // for launch, which does not load the library itself
+    EngineCommand{"fits", ""},   // for launch, which does not load the library itself
+    EngineCommand{"words", ""},  // for completion
 };
 
 /// Without static destructors: those of LibTorch take 0.15 s and free what ends with the process.
@@ -66,8 +67,9 @@ int run_dstrain(int given_argc, char** given_argv) {
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
 
-  std::vector<Command> commands = {add_launch(app), add_verify(app), add_doctor(app),
-                                   add_agent(app),  add_report(app), add_fetch(app)};
+  std::vector<Command> commands = {add_launch(app),     add_verify(app), add_doctor(app),
+                                   add_agent(app),      add_report(app), add_fetch(app),
+                                   add_completion(app), add_setup(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(),

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/module.h"
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
 #include "engine/recipe/text.h"
@@ -75,10 +76,11 @@ CLI::Option* add_recipes(CLI::App& app, std::vector<std::string>& recipes, Words
 }
 
 fs::path recipes_folder() {
-  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  const fs::path build = program.parent_path().parent_path();
   for (const fs::path& folder :
-       {program.parent_path() / "share/dstrain/recipes",
-        program.parent_path().parent_path().parent_path() / "recipes", fs::path("recipes")}) {
+       {tree_of(program) / "share/dstrain/recipes", build.parent_path().parent_path() / "recipes",
+        fs::path("recipes")}) {
     if (fs::is_directory(folder)) return folder;
   }
   throw Error(ErrorKind::usage, "no folder of recipes is near this dstrain", "name a recipe file");

@@ -9,7 +9,7 @@
 
 #include "cmd/command.h"
 #include "cmd/input_path.h"
-#include "cmd/program_output.h"
+#include "engine/base/program_output.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/module.h"
 #include "engine/base/spawn.h"
 
 namespace dstrain {
@@ -32,16 +33,11 @@ constexpr const char* kHint =
 constexpr std::size_t kMaxValueBytes = 4096;
 constexpr milliseconds kFarewell{2000};  ///< PMIx_Finalize has been seen to hang
 
-/// Beside this program, or in libexec/ of a folder above it.
 fs::path find_program() {
-  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  if (fs::exists(folder / kProgram)) return folder / kProgram;
-  for (fs::path above = folder; above.has_relative_path(); above = above.parent_path()) {
-    if (fs::exists(above / "libexec" / kProgram)) return above / "libexec" / kProgram;
-  }
+  if (const fs::path file = find_module(kProgram); file.has_parent_path()) return file;
   throw Error(ErrorKind::hosts,
-              fmt::format("{} is neither in {} nor in libexec of a folder above it", kProgram,
-                          folder.string()),
+              fmt::format("{} is not in lib/dstrain of {}", kProgram,
+                          tree_of(fs::read_symlink("/proc/self/exe")).string()),
               kHint);
 }
 

@@ -8,7 +8,7 @@
 
 namespace dstrain {
 
-/// The process that talks to the PMIx server for us (libexec/dstrain-pmix): PMIx starts threads and
+/// The process that talks to the PMIx server for us (lib/dstrain/dstrain-pmix): PMIx starts threads and
 /// its calls may never return, so it lives outside and is killed when it does not answer. Ends with
 /// this object.
 class PmixHelper {

@@ -1,4 +1,4 @@
-// The whole of libexec/dstrain-pmix: hands the first line of rank 0's standard input to every
+// The whole of lib/dstrain/dstrain-pmix: hands the first line of rank 0's standard input to every
 // process of its PMIx namespace (pmix_exchange.h). Usage: dstrain-pmix SECONDS, after which it dies
 // by itself.
 //

@@ -6,6 +6,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 namespace dstrain {
 
@@ -23,7 +26,13 @@ pid_t spawn_program(std::vector<std::string> command, const StandardStreams& str
   set(STDIN_FILENO, streams.in, O_RDONLY);
   set(STDOUT_FILENO, streams.out, O_WRONLY);
   set(STDERR_FILENO, streams.error, O_WRONLY);
-  ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  // One by one, as glibc before 2.34 cannot close all above a number; one that is closed by then is
+  // no error.
+  std::error_code unread;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unread)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (fd > STDERR_FILENO) ::posix_spawn_file_actions_addclose(&actions, fd);
+  }
   sigset_t none;
   sigset_t all;
   sigemptyset(&none);

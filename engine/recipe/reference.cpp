@@ -61,6 +61,10 @@ class Reference final : public Visitor {
     describe(defaults, *this);
     return std::move(text_);
   }
+  std::vector<std::string> keys() {
+    (void)write();
+    return std::move(keys_);
+  }
 
  private:
   void enter(std::string_view name, std::string_view text) override {
@@ -79,6 +83,7 @@ class Reference final : public Visitor {
     leave();
   }
   void visit(std::string_view name, const Slot& slot, const Field& about) override {
+    keys_.push_back(fmt::format("{}.{}", path_, name));
     text_ += fmt::format("- **`{}.{}`**: {}", path_, name, type_text(slot, about));
     if (!about.unit.empty()) text_ += fmt::format("; {}", about.unit);
     text_ += !about.unless.empty() ? fmt::format("; required without `{}.{}`", path_, about.unless)
@@ -94,9 +99,12 @@ class Reference final : public Visitor {
 
   std::string path_;
   std::string text_;
+  std::vector<std::string> keys_;
 };
 
 }  // namespace
+
+std::vector<std::string> recipe_keys() { return Reference().keys(); }
 
 std::string reference_markdown() {
   return "# Recipe reference\n\n"

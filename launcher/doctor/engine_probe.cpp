@@ -14,6 +14,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "engine/base/torch_folder.h"
 #include "launcher/base/fd.h"
 
 namespace dstrain::launcher {
@@ -56,12 +57,10 @@ int collect_path(dl_phdr_info* info, std::size_t, void* list) {
 }
 
 /// In the child: one line "kind\tname\tversion\tpath" per fact.
-std::string load(const fs::path& library) {
-  void* handle = ::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* words = ::dlerror();
-    return fmt::format("error\t{}\t\t\n", words == nullptr ? "unknown" : words);
-  }
+std::string load(const fs::path& library, const fs::path& site) {
+  std::string error;
+  void* handle = load_engine(library, site, error);
+  if (handle == nullptr) return fmt::format("error\t{}\t\t\n", error);
   std::string text = "loads\t\t\t\n";
   std::vector<std::string> paths;
   ::dl_iterate_phdr(&collect_path, &paths);
@@ -115,6 +114,7 @@ EngineFacts parse(const std::string& text, const fs::path& library) {
 }  // namespace
 
 EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limit) {
+  const TorchSearch search = locate_torch(own_torch_places());
   Pipe pipe = make_pipe();
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -124,7 +124,7 @@ EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limi
     if (::getppid() != parent) ::_exit(1);
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
-    const std::string text = load(library);
+    const std::string text = load(library, search.site);
     const bool written =
         ::write(pipe.write.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
     // Without the libraries' own endings: they are none of this child's business.
@@ -152,6 +152,7 @@ EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limi
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   EngineFacts facts = parse(text, library);
+  if (search.site.empty()) facts.torch = no_torch_text(search, built_torch_version());
   if (late) facts.error = fmt::format("not loaded within {} s", limit.count() / 1000);
   if (!facts.loads && facts.error.empty()) {
     facts.error = WIFSIGNALED(status)

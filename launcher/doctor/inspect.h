@@ -65,6 +65,7 @@ struct EngineFacts {
   std::string path;
   std::string error;    ///< of the loader
   std::string missing;  ///< file name of the library that the loader did not find
+  std::string torch;    ///< why no torch wheel serves; empty: one does
   std::vector<LibraryFacts> libraries;
 };
 

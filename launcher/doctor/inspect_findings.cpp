@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/base/torch_folder.h"
 #include "engine/base/units.h"
 #include "launcher/doctor/inspect.h"
 
@@ -42,9 +43,11 @@ class Examination {
     const EngineFacts& engine = at_.engine;
     if (engine.path.empty() || engine.loads) return;
     if (!engine.missing.empty() && engine.missing != "libdstrain_engine.so") {
-      add(Level::error, fmt::format("library {} is missing", engine.missing),
-          "install the torch wheel of the build and set DSTRAIN_SITE_PACKAGES, or LD_LIBRARY_PATH "
-          "to its torch/lib and nvidia/*/lib");
+      add(Level::error,
+          fmt::format("library {} is missing{}{}", engine.missing, engine.torch.empty() ? "" : ": ",
+                      engine.torch),
+          engine.torch.empty() ? "install dstrain anew, or launch with --ship"
+                               : no_torch_advice(built_torch_version()));
     } else if (!engine.missing.empty()) {
       add(Level::error, fmt::format("the engine is not there: {}", engine.path),
           "install dstrain anew, or launch with --ship");

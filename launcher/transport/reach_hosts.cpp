@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "launcher/transport/joined.h"
-#include "launcher/transport/ship.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -14,9 +13,8 @@ namespace {
 std::unique_ptr<Transport> reach_by_ssh(std::vector<NodeHost> nodes, const ReachOptions& options) {
   SshOptions ssh{
       .agent_command = options.agent_command, .config = options.ssh_config, .ship = options.ship};
-  ssh.agent_command.front() = start_program(ssh.agent_command.front());
   ssh.agent_command.emplace_back("--over-ssh");
-  // For the wrapper of an installed tree, which looks for LibTorch before there is a channel.
+  // The agent looks for LibTorch before there is a channel that brings it variables.
   if (const char* site = std::getenv("DSTRAIN_SITE_PACKAGES"))
     ssh.environment.push_back(fmt::format("DSTRAIN_SITE_PACKAGES={}", site));
   if (options.connect_limit) ssh.connect_timeout = *options.connect_limit;

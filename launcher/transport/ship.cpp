@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/module.h"
 #include "launcher/base/words.h"
 #include "launcher/hosts/placement.h"
 
@@ -57,32 +58,18 @@ ShipTree ship_tree(const fs::path& program) {
   const fs::path file = fs::weakly_canonical(program);
   if (!fs::is_regular_file(file))
     throw Error(ErrorKind::usage, fmt::format("{}: not a file, cannot be copied", file.string()));
-  const fs::path above = file.parent_path().parent_path();
-  if (fs::exists(above / "bin" / "dstrain") && fs::exists(above / "libexec" / "dstrain")) {
-    // By name, since the folder may be one like /usr/local.
-    ShipTree tree{above, {"bin/dstrain"}, "bin/dstrain"};
-    add_files(tree, "libexec", "dstrain", "");
-    add_files(tree, "lib", "lib", ".so");
+  const fs::path prefix = file.parent_path().parent_path();
+  const fs::path modules = fs::relative(tree_of(file), prefix) / "lib" / "dstrain";
+  if (!fs::is_directory(prefix / modules)) {
+    ShipTree tree{file.parent_path(), {file.filename().string()}, file.filename().string()};
+    add_files(tree, "", "libdstrain_", ".so");
     return tree;
   }
-  // A build has its modules in lib/ and libexec/ above the program's folder.
-  ShipTree modules{above, {}, {}};
-  add_files(modules, "lib", "libdstrain_", ".so");
-  add_files(modules, "libexec", "dstrain-", "");
-  const bool alone = modules.names.empty();
-  const fs::path folder = alone ? fs::path() : file.parent_path().filename();
-  ShipTree tree{alone ? file.parent_path() : above, {}, (folder / file.filename()).string()};
-  tree.names = {tree.entry};
-  add_files(tree, folder, "libdstrain_", ".so");
-  tree.names.insert(tree.names.end(), modules.names.begin(), modules.names.end());
+  // By name, since the folder may be one like /usr/local.
+  const std::string entry = (file.parent_path().filename() / file.filename()).string();
+  ShipTree tree{prefix, {entry}, entry};
+  add_files(tree, modules.lexically_normal(), "", "");
   return tree;
-}
-
-std::string start_program(const fs::path& program) {
-  const fs::path above = program.parent_path().parent_path();
-  const bool installed = program.parent_path().filename() == "libexec" &&
-                         fs::exists(above / "bin" / program.filename());
-  return (installed ? above / "bin" / program.filename() : program).string();
 }
 
 std::string ship_hash_command(const ShipTree& tree) {

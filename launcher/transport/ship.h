@@ -15,14 +15,9 @@ struct ShipTree {
   std::string entry;               ///< program to start, below root
 };
 
-/// The tree around `program`: an installed one (bin, libexec, lib), else that of a build, the
-/// program with the libdstrain_*.so beside it and the modules in lib and libexec. Error{usage} when
-/// it is not there.
+/// The program and lib/dstrain of its tree (module.h), else the program with the libdstrain_*.so
+/// beside it. Error{usage} when it is not there.
 [[nodiscard]] ShipTree ship_tree(const std::filesystem::path& program);
-
-/// The path that starts `program` without a prepared environment: bin/dstrain of an installed
-/// tree, which finds LibTorch, else the program itself.
-[[nodiscard]] std::string start_program(const std::filesystem::path& program);
 
 /// Command of this machine's sh that prints the tree's hash, 64 hexadecimal digits.
 [[nodiscard]] std::string ship_hash_command(const ShipTree& tree);

@@ -173,9 +173,8 @@ SrunEnding parse_srun_ending(std::string_view ending) {
     return result;
   }
   for (int number = 1; number < NSIG; ++number) {
-    const char* name = ::sigdescr_np(number);
     // "Killed", "Segmentation fault (core dumped)"
-    if (name != nullptr && !ending.empty() && ending.starts_with(name)) result.signal = number;
+    if (!ending.empty() && ending.starts_with(::strsignal(number))) result.signal = number;
   }
   return result;
 }

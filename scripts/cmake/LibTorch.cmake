@@ -35,10 +35,21 @@ target_link_libraries(dstrain_torch INTERFACE
 set(DSTRAIN_CUDNN_LIBRARIES ${nvidia_dir}/cudnn/lib/libcudnn.so.9 ${nvidia_dir}/cu13/lib/libnvrtc.so.13)
 set(DSTRAIN_CUDNN_OPTIONS -isystem${nvidia_dir}/cudnn/include -isystem${DSTRAIN_SITE_PACKAGES}/include -DCUDNN_FRONTEND_SKIP_JSON_LIB)
 
-# Run from the build tree with this environment; an installed tree finds the same wheel through DSTRAIN_SITE_PACKAGES' layout.
+# What the engine asks of the wheel that it finds where it runs (engine/base/torch_folder.h), and where that is for the build tree.
+file(STRINGS ${torch_dir}/version.py version_lines REGEX "^(__version__|cuda)")
+string(REGEX MATCH "__version__ = '([0-9.]+)" version_match "${version_lines}")
+set(DSTRAIN_TORCH_VERSION ${CMAKE_MATCH_1})
+string(REGEX MATCH "cuda[^=]*= '([0-9.]+)" version_match "${version_lines}")
+set(DSTRAIN_TORCH_CUDA ${CMAKE_MATCH_1})
+file(WRITE ${CMAKE_BINARY_DIR}/lib/dstrain/site-packages "${DSTRAIN_SITE_PACKAGES}\n")
+
+# For programs of tests, which link LibTorch as they are.
 set(DSTRAIN_TORCH_RPATH ${torch_dir}/lib ${nvidia_dir}/nccl/lib ${nvidia_dir}/cu13/lib ${nvidia_dir}/cudnn/lib
     ${nvidia_dir}/cusparselt/lib ${nvidia_dir}/nvshmem/lib)
 set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+# Bundled libraries lie beside what needs them. RPATH, not RUNPATH: it also serves what those libraries need, and comes before
+# LD_LIBRARY_PATH.
+set(CMAKE_INSTALL_RPATH "$ORIGIN")
+add_link_options(-Wl,--disable-new-dtags)
 # The CUDA runtime is the wheel's, linked by path: it has no unversioned name that -lcudart would find.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)

@@ -99,7 +99,7 @@ def commands_of(text):
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"\w+=.*", words[0]):
             words.pop(0)
-        if words and words[0] in ("dstrain", "build/release/cmd/dstrain"):
+        if words and words[0] in ("dstrain", "build/release/bin/dstrain"):
             yield words[1:]
 
 
@@ -183,7 +183,7 @@ def try_page(page, folder):
 
 def sources():
     """Text of all sources, literals that stand one after the other joined."""
-    found = [*(path for folder in ("cmd", "engine", "launcher", "recipes") for path in (ROOT / folder).rglob("*.c*")), ROOT / "scripts/setup", ROOT / "scripts/dstrain"]
+    found = [*(path for folder in ("cmd", "engine", "launcher", "recipes") for path in (ROOT / folder).rglob("*.c*")), ROOT / "scripts/setup"]
     return re.sub(r'"\s*\n\s*"', "", "\n".join(path.read_text(errors="replace") for path in found)).replace('\\"', '"')
 
 

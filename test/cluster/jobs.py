@@ -13,7 +13,7 @@ import traceback
 from hosts import Hosts, live
 
 RANKS = ["print", "ready", "sleep", "60000"]
-STACKS = pathlib.Path("lib") / "libdstrain_stacks.so"
+STACKS = pathlib.Path("lib/dstrain/libdstrain_stacks.so")
 
 
 def say(promise, text):

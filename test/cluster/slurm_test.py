@@ -27,11 +27,9 @@ class Cluster:
         self.environment = {k: v for k, v in hosts.slurm_up().items() if k != "CUDA_VISIBLE_DEVICES"}
         self.folder = hosts.directory / "shared"
         self.folder.mkdir()
-        (self.folder / "libexec").mkdir()
         for program in (FAKE, RANK):
             shutil.copy(program, self.folder)
-        pmix = next(p for p in FAKE.parents if (p / "libexec" / "dstrain-pmix").exists()) / "libexec" / "dstrain-pmix"
-        shutil.copy(pmix, self.folder / "libexec")
+        shutil.copy(next(file for p in FAKE.parents if (file := p / "lib/dstrain/dstrain-pmix").exists()), self.folder)
         self.fake = self.folder / FAKE.name
         self.rank = self.folder / RANK.name
         self.number = 0

@@ -62,7 +62,7 @@ def test_every_problem_has_its_class():
         for host in ("h1", "h2", "h3", "h4", "h7", "h8"):
             put(hosts, host)
         put(hosts, "h5", data[:18] + b"\xb7\0" + data[20:])  # ELF for another machine
-        put(hosts, "h6", data.replace(b"libfmt.so.", b"libnot.so."))
+        put(hosts, "h6", data.replace(b"libstdc++.so.", b"libnotc++.so."))
         # h9 has nothing.
         hosts.configure_sshd("h7", "ForceCommand echo Welcome to h7; eval \"$SSH_ORIGINAL_COMMAND\"")
         hosts.configure_sshd("h8", "ForceCommand echo This account is currently not available.; exit 1")
@@ -88,7 +88,7 @@ Host no-key
             "h1": ("hello", "probe"), "h2": ("timeout", "no answer"), "no-such-host.invalid": ("name", "does not resolve"),
             "h3:23": ("refused", "port 23"), "wrong-key": ("host key", "Offending"),
             "unknown-key": ("host key", "unknown"), "no-key": ("authentication", "Permission denied (publickey)"),
-            "h5": ("cannot run", "Exec format error"), "h6": ("cannot run", "libnot.so"),
+            "h5": ("cannot run", "Exec format error"), "h6": ("cannot run", "libnotc++.so"),
             "h7": ("other", "start-up there prints to standard output: 'Welcome to h7'"),
             "h8": ("other", "prints 'This account is currently not available.' and ends"),
             "h9": ("no binary", "No such file"),

@@ -95,7 +95,7 @@ def test_shipped(cluster):
             assert job.returncode == 0, text
             names = [sorted(p.name for p in folder.iterdir()) for folder in copies.values()]
             assert len(names[0]) == 1 and names[0] == names[1], names
-            assert programs == {f"/tmp/cache/dstrain/ship/{names[0][0]}/libexec/dstrain"}, (programs, found)
+            assert programs == {f"/tmp/cache/dstrain/ship/{names[0][0]}/bin/dstrain"}, (programs, found)
             cluster.expect_equal(only_run(output))
             size = sum(f.stat().st_size for f in copies["h1"].rglob("*") if f.is_file()) / 2**20
             print(f"  {turn} start: {began:.1f} s to the first step; {size:.0f} MiB on each of 2 hosts")

@@ -12,13 +12,14 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/torch_folder.h"
 #include "engine/data/images/jpeg_decode.h"
 #include "engine/data/images/part_resize.h"
 
 namespace dstrain {
 namespace {
 
-constexpr const char* kLibrary = "libnvjpeg.so.13";
+constexpr const char* kLibrary = "nvidia/cu13/lib/libnvjpeg.so.13";  ///< beside LibTorch
 constexpr const char* kCpuHint = "use data.decode: cpu";
 /// Decoded at once, so that a lane holds 96 MiB at most.
 constexpr std::int64_t kLanePixels = std::int64_t{32} << 20;
@@ -41,12 +42,13 @@ struct JpegUnits::Library {
 
  private:
   Library() {
-    void* handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    const std::filesystem::path library = beside_torch(kLibrary);
+    void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       throw Error(ErrorKind::usage,
-                  fmt::format("data.decode: gpu needs {}, which cannot be loaded: {}", kLibrary,
-                              ::dlerror()),
-                  "install nvidia-nvjpeg (scripts/setup, or pip), or use data.decode: cpu");
+                  fmt::format("data.decode: gpu needs {}, which cannot be loaded: {}",
+                              library.filename().string(), ::dlerror()),
+                  "install nvidia-nvjpeg beside torch (scripts/setup, or pip), or use data.decode: cpu");
     }
     const auto find = [&](const char* name, auto& function) {
       // The cast is how POSIX hands out functions.

@@ -4,6 +4,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/module.h"
+#include "engine/base/torch_folder.h"
 #include "engine/data/text/parquet.h"
 
 namespace dstrain::text {
@@ -14,14 +15,18 @@ constexpr const char* kLibrary = "libdstrain_parquet.so";
 
 ParquetEntry load() {
   const fs::path library = find_module(kLibrary);
+  // Loaded by path first: then no variable of the loader has to name pyarrow's folder.
+  for (const char* part : {"pyarrow/libarrow.so.2600", "pyarrow/libparquet.so.2600"}) {
+    const fs::path file = beside_torch(part);
+    if (file.has_parent_path()) (void)::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw Error(
         ErrorKind::usage,
         fmt::format("parquet files need {}, which cannot be loaded: {}", kLibrary, ::dlerror()),
         "install pyarrow " DSTRAIN_PYARROW_VERSION
-        " (scripts/setup, or pip) and start through bin/dstrain, or put its folder into "
-        "LD_LIBRARY_PATH; or use the JSON files");
+        " beside torch (scripts/setup, or pip), or use the JSON files");
   }
   // The cast is how POSIX hands out functions.
   const auto entry = reinterpret_cast<ParquetEntry>(::dlsym(handle, kParquetEntry));

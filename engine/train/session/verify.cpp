@@ -123,7 +123,7 @@ void compare_weights(const Weights& start, const Weights& reference, const Weigh
   }
   step.update_difference = update > 0 ? std::sqrt(difference / update) : std::sqrt(difference);
   step.update_tolerance =
-      std::hypot(2 * std::sqrt(u), update > 0 ? std::sqrt(rounding / update) : 0);
+      std::sqrt(4 * u + (update > 0 ? rounding / update : 0));
 }
 
 }  // namespace

@@ -15,6 +15,10 @@ TEST_CASE("ranks are folded into ranges", "[launcher][words]") {
 TEST_CASE("a signal is named, or numbered where it has no name", "[launcher][words]") {
   CHECK(signal_name(SIGKILL) == "SIGKILL");
   CHECK(signal_name(64) == "signal 64");
+  for (int number = 1; number < 32; ++number) {
+    const char* name = ::sigabbrev_np(number);  // of the C library, where it has them
+    CHECK(signal_name(number) == std::string("SIG") + name);
+  }
 }
 
 TEST_CASE("a word of a shell is quoted only where it must be", "[launcher][words]") {

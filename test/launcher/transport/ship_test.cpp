@@ -12,7 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 using dstrain::launcher::ship_tree;
 using dstrain::launcher::ShipTree;
-using dstrain::launcher::start_program;
 using Names = std::vector<std::string>;
 
 void put(const fs::path& file, const std::string& text) {
@@ -36,31 +35,29 @@ std::string hash(const ShipTree& tree) { return run(dstrain::launcher::ship_hash
 
 }  // namespace
 
-TEST_CASE("an installed tree is shipped by name and starts with its wrapper", "[ship]") {
+TEST_CASE("a tree is shipped by name: the program and what lies in lib/dstrain", "[ship]") {
   const dstrain::test::TempDir temp;
-  for (const char* name : {"bin/dstrain", "bin/other", "libexec/dstrain", "libexec/dstrain-pmix",
-                           "lib/libfmt.so.9", "lib/libdstrain_engine.so", "lib/python3/big"})
+  for (const char* name :
+       {"bin/dstrain", "bin/other", "lib/dstrain/dstrain-pmix", "lib/dstrain/libdstrain_engine.so",
+        "lib/libother.so", "lib/python3/big"})
     put(temp / name, name);
-  for (const char* program : {"bin/dstrain", "libexec/dstrain"}) {
-    const ShipTree tree = ship_tree(temp / program);
-    CHECK(fs::equivalent(tree.root, temp.path()));
-    CHECK(tree.entry == "bin/dstrain");
-    CHECK(tree.names == Names{"bin/dstrain", "libexec/dstrain", "libexec/dstrain-pmix",
-                              "lib/libdstrain_engine.so", "lib/libfmt.so.9"});
-    CHECK(start_program(temp / program) == (temp / "bin/dstrain").string());
-  }
+  const ShipTree tree = ship_tree(temp / "bin/dstrain");
+  CHECK(fs::equivalent(tree.root, temp.path()));
+  CHECK(tree.entry == "bin/dstrain");
+  CHECK(tree.names ==
+        Names{"bin/dstrain", "lib/dstrain/dstrain-pmix", "lib/dstrain/libdstrain_engine.so"});
 }
 
-TEST_CASE("a build is shipped with its modules", "[ship]") {
+TEST_CASE("the tree of a wheel is shipped as pip laid it down", "[ship]") {
   const dstrain::test::TempDir temp;
-  for (const char* name : {"cmd/dstrain", "cmd/libdstrain_engine.so", "cmd/dstrain.o",
-                           "lib/libdstrain_stacks.so", "libexec/dstrain-pmix"})
+  const std::string packages = "lib/python3.11/site-packages/";
+  for (const std::string& name :
+       {std::string("bin/dstrain"), packages + "dstrain/lib/dstrain/libdstrain_engine.so",
+        packages + "dstrain/share/dstrain/recipes/r.yaml", packages + "torch/lib/libtorch.so"})
     put(temp / name, name);
-  const ShipTree tree = ship_tree(temp / "cmd/dstrain");
-  CHECK(tree.entry == "cmd/dstrain");
-  CHECK(tree.names == Names{"cmd/dstrain", "cmd/libdstrain_engine.so", "lib/libdstrain_stacks.so",
-                            "libexec/dstrain-pmix"});
-  CHECK(start_program(temp / "cmd/dstrain") == (temp / "cmd/dstrain").string());
+  const ShipTree tree = ship_tree(temp / "bin/dstrain");
+  CHECK(tree.entry == "bin/dstrain");
+  CHECK(tree.names == Names{"bin/dstrain", packages + "dstrain/lib/dstrain/libdstrain_engine.so"});
 }
 
 TEST_CASE("a program alone is a tree of one file, none is an error", "[ship]") {

@@ -1,4 +1,4 @@
-#include "cmd/program_output.h"
+#include "engine/base/program_output.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/make_folder.h"
+#include "engine/base/module.h"
+#include "engine/base/output.h"
+#include "engine/base/program_output.h"
+#include "engine/base/torch_folder.h"
+#include "engine/base/units.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The wheels of torch and CUDA unpacked, and the largest of them packed while it is unpacked.
+constexpr Bytes kTorchBytes = 6'000'000'000;
+constexpr double kPipLimit_s = 4 * 3600;
+
+struct SetupOptions {
+  fs::path torch_dir;
+  bool parquet = false;
+};
+
+/// Where pip puts LibTorch when nobody says.
+fs::path default_folder() {
+  if (const char* cache = std::getenv("DSTRAIN_CACHE")) return fs::path(cache) / "torch";
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return fs::path(cache) / "dstrain/torch";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return fs::path(home) / ".cache/dstrain/torch";
+  throw Error(ErrorKind::usage, "neither HOME nor DSTRAIN_CACHE is set",
+              "--torch-dir says where LibTorch shall lie");
+}
+
+/// A folder of site-packages below `folder` whose torch serves: itself, or that of a Python
+/// environment. What is there and does not serve ends in `reason`.
+std::optional<fs::path> serving_below(const fs::path& folder, std::string& reason) {
+  std::vector<fs::path> sites = {folder};
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder / "lib", none))
+    sites.push_back(entry.path() / "site-packages");
+  for (const fs::path& site : sites) {
+    if (!fs::exists(site / "torch", none)) continue;
+    reason = why_torch_does_not_serve(site, built_torch_version());
+    if (reason.empty()) return fs::canonical(site);
+    reason = fmt::format("{} {}", site.string(), reason);
+  }
+  return std::nullopt;
+}
+
+void require_space(const fs::path& folder) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return;
+  const auto free = static_cast<Bytes>(disk.f_bavail) * static_cast<Bytes>(disk.f_frsize);
+  if (free >= kTorchBytes) return;
+  throw Error(ErrorKind::checkpoint,
+              fmt::format("{} are free in {}, LibTorch needs {}", format_bytes(free),
+                          folder.string(), format_bytes(kTorchBytes)),
+              "--torch-dir names a folder on another disk");
+}
+
+/// Words that start pip for `python3`, or uv, which does the same.
+std::vector<std::string> installer() {
+  if (output_of({"python3", "-m", "pip", "--version"}, 60))
+    return {"python3", "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"};
+  if (output_of({"uv", "--version"}, 60)) return {"uv", "pip", "install", "--no-cache"};
+  throw Error(ErrorKind::hosts, "neither `python3 -m pip` nor `uv` works here",
+              "install python3-pip, or uv as an ordinary user; or name a folder that has torch by "
+              "--torch-dir");
+}
+
+/// Several gigabytes go beside the folder while they arrive: /tmp may be small.
+void install_torch(const fs::path& folder, bool parquet) {
+  require_space(folder);
+  std::vector<std::string> command = installer();
+  command.insert(command.end(), {"--target", folder.string(),
+                                 fmt::format("torch=={}", built_torch_version().torch)});
+  if (parquet) command.emplace_back("pyarrow==" DSTRAIN_PYARROW_VERSION);
+  const fs::path temporary = folder / ".tmp";
+  make_folder(temporary);
+  ::setenv("TMPDIR", temporary.c_str(), /*overwrite=*/1);
+  print_error("{} into {}: about 3 GB to fetch\n", command.back(), folder.string());
+  const bool done = output_of(command, kPipLimit_s, STDERR_FILENO).has_value();
+  std::error_code none;
+  fs::remove_all(temporary, none);
+  if (!done) {
+    throw Error(
+        ErrorKind::hosts, fmt::format("pip could not install LibTorch into {}", folder.string()),
+        "its last lines say why: a quota that is used up (--torch-dir names another disk), no "
+        "network (pip takes mirrors by PIP_INDEX_URL), a Python older than torch takes");
+  }
+}
+
+/// In the tree, for all who use it; else for this user.
+fs::path remember(const fs::path& site) {
+  const TorchPlaces places = own_torch_places();
+  std::vector<fs::path> files = {remembered_torch(tree_of(places.program))};
+  if (const fs::path own = users_torch(places); !own.empty()) files.push_back(own);
+  std::string why;
+  for (const fs::path& file : files) {
+    try {
+      make_folder(file.parent_path());
+      write_file_atomically(file, site.string() + "\n");
+      return file;
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  }
+  throw Error(ErrorKind::usage, fmt::format("the folder cannot be remembered: {}", why),
+              fmt::format("export DSTRAIN_SITE_PACKAGES={}", site.string()));
+}
+
+int setup(const SetupOptions& options) {
+  const fs::path folder =
+      options.torch_dir.empty() ? default_folder() : fs::absolute(options.torch_dir);
+  std::string reason;
+  auto site = serving_below(folder, reason);
+  if (!site) {
+    if (!reason.empty()) {
+      throw Error(ErrorKind::usage, reason, "--torch-dir names another folder, which may be new");
+    }
+    make_folder(folder);
+    install_torch(folder, options.parquet);
+    site = serving_below(folder, reason);
+    if (!site)
+      throw Error(ErrorKind::hosts, fmt::format("pip left no torch that serves: {}", reason), "");
+  }
+  const fs::path file = remember(*site);
+  print_text("{}: {}, remembered in {}\n", torch_words(built_torch_version()), site->string(),
+             file.string());
+  return 0;
+}
+
+}  // namespace
+
+Command add_setup(CLI::App& root) {
+  auto options = std::make_shared<SetupOptions>();
+  CLI::App* app = root.add_subcommand("setup",
+                                      "Fetch LibTorch for a dstrain that was unpacked, by pip and "
+                                      "without root, or take one that is "
+                                      "there.");
+  app->footer(
+      "Python is used now, and not when dstrain runs.\n"
+      "Examples:\n"
+      "  dstrain setup --torch-dir /scratch/$USER/torch\n"
+      "  dstrain setup --torch-dir ~/miniconda3/envs/train");
+  app->add_option("--torch-dir", options->torch_dir,
+                  "Folder for LibTorch, about 6 GB; or a site-packages folder or a Python "
+                  "environment that has it.\n"
+                  "Default: torch/ in the cache of dstrain ($DSTRAIN_CACHE, ~/.cache/dstrain).");
+  app->add_flag("--parquet", options->parquet, "Also pyarrow, to read parquet files.");
+  return {app, [options] { return setup(*options); }};
+}
+
+}  // namespace dstrain
