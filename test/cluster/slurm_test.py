@@ -252,7 +252,7 @@ def test_submit(cluster):
     job = re.search(r"job (\d+) is in the queue", text)[1]
     frozen = next(iter((folder / "runs").iterdir()))
     recipe.write_text("broken")
-    assert DSTRAIN.read_bytes() == next(frozen.glob("program/**/dstrain")).read_bytes()
+    assert DSTRAIN.read_bytes() == (frozen / "program/bin/dstrain").read_bytes()
     assert "canary" not in (frozen / "job.sbatch").read_text()
     shown = cluster.slurm("scontrol", "show", "job", job)
     assert f"WorkDir={folder}\n" in shown and "NumNodes=2" in shown and "Requeue=1" in shown and "Comment=a b" in shown, shown
