@@ -53,9 +53,9 @@ std::vector<Wanted> wanted_of(const std::string& word, const std::vector<std::st
   if (const std::string recipe = recipe_called(word); !recipe.empty()) {
     std::vector<Wanted> all;
     for (HubWord& one : hub_words(recipe, overrides)) all.push_back({std::move(one.name), one.use});
-    if (all.empty()) {
+    if (all.empty() && !lacking_data(recipe, overrides)) {
       (void)load_recipe(recipe, overrides);  // says what is wrong with it
-      print_error("{} names nothing of the Hub\n", recipe);
+      print_error("{} names nothing that is to come\n", recipe);
     }
     return all;
   }
@@ -110,6 +110,17 @@ void fetch_archive(const hub::Archive& archive, const FetchOptions& options) {
   print_text("{}\n", folder.string());
 }
 
+/// The archive that a recipe's data.path lacks.
+void fetch_data_of(const std::string& word, const FetchOptions& options) {
+  if (hub::parse_hub_name(word)) return;
+  const std::string recipe = recipe_called(word);
+  const auto lacking = recipe.empty() ? std::nullopt : lacking_data(recipe, options.overrides);
+  if (!lacking) return;
+  FetchOptions there = options;
+  if (there.to.empty()) there.to = lacking->parent.empty() ? "." : lacking->parent;
+  fetch_archive(*lacking->archive, there);
+}
+
 int fetch(const FetchOptions& given) {
   if (given.list) {
     list_archives();
@@ -128,6 +139,7 @@ int fetch(const FetchOptions& given) {
       continue;
     }
     for (Wanted& one : wanted_of(word, options.overrides)) all.push_back(std::move(one));
+    fetch_data_of(word, options);
   }
   if (!options.to.empty() && all.size() > 1)
     throw Error(ErrorKind::usage, fmt::format("--to beside {} names", all.size()),

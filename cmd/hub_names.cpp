@@ -66,4 +66,12 @@ void bring_named(const std::string& recipe, const std::vector<std::string>& over
   }
 }
 
+void bring_lacking_data(const std::string& recipe, const std::vector<std::string>& overrides) {
+  const auto lacking = lacking_data(recipe, overrides);
+  if (!lacking || hub::hub_places().offline) return;
+  print_error("note: data.path: {} is not there and is fetched\n",
+              (lacking->parent / lacking->archive->folder).string());
+  fetch_archive_with_progress(*lacking->archive, lacking->parent);
+}
+
 }  // namespace dstrain

@@ -16,4 +16,8 @@ enum class Bring {
 /// load_recipe() puts the cache's paths in the place of names.
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides, Bring bring);
 
+/// Brings the data set of images that the recipe's data.path lacks, where its address is known and
+/// this is not offline.
+void bring_lacking_data(const std::string& recipe, const std::vector<std::string>& overrides);
+
 }  // namespace dstrain

@@ -65,17 +65,18 @@ int launch_job(const JobOptions& options) {
         (void)launcher::run_dialled_agent(std::move(socket), kVersion);
       });
   if (joined && joined->exit_code) return *joined->exit_code;
+  const launcher::HostRequest& request = options.launch.request;
+  const bool elsewhere = joined || !request.hosts.empty() || !request.hostfile.empty() ||
+                         launcher::in_slurm_allocation(::getenv);
   // Before signals are caught, so that Ctrl-C ends it.
   bring_named(options.recipe, options.overrides,
               options.launch.dry_run ? Bring::nothing : Bring::all);
+  if (!elsewhere && !options.launch.dry_run) bring_lacking_data(options.recipe, options.overrides);
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error("{}\n", format(warning));
   }
-  const launcher::HostRequest& request = options.launch.request;
-  const bool elsewhere = joined || !request.hosts.empty() || !request.hostfile.empty() ||
-                         launcher::in_slurm_allocation(::getenv);
   look_for_files(loaded, {.ranks_here = !elsewhere && !options.launch.dry_run,
                           .resumes = options.launch.resume.mode != launcher::Resume::Mode::never});
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();

@@ -42,6 +42,12 @@ std::int64_t octal(std::string_view text) {
   return value;
 }
 
+/// Bytes behind a file's content, up to the next block.
+std::size_t padding_of(std::int64_t size) {
+  const auto over = static_cast<std::size_t>(size) % kTarBlock;
+  return over == 0 ? 0 : kTarBlock - over;
+}
+
 /// The bytes of a gzip file, one after the other.
 class GzipReader {
  public:
@@ -105,7 +111,8 @@ std::optional<TarEntry> parse_tar_header(std::string_view block, const std::stri
   entry.folder = type == '5';
   if (entry.folder)
     while (entry.path.ends_with('/')) entry.path.pop_back();
-  if (type != '0' && type != '\0' && type != '5')
+  entry.records = type == 'x' || type == 'g';
+  if (type != '0' && type != '\0' && type != '5' && !entry.records)
     refuse_archive(archive, fmt::format("'{}' is neither a file nor a folder (type {})",
                                         shown(entry.path), shown(std::string_view(&type, 1))));
   entry.size = entry.folder ? 0 : octal(field(block, 124, 12));
@@ -135,6 +142,17 @@ void unpack(const fs::path& archive, const fs::path& folder, std::int64_t most_b
     if (entries >= kMostEntries || entry->size > most_bytes - total)
       refuse_archive(name, "it holds more than it should");
     total += entry->size;
+    const std::size_t padding = padding_of(entry->size);
+    if (entry->records) {
+      constexpr std::int64_t kMostRecords = std::int64_t{64} << 10;
+      const auto want = static_cast<std::size_t>(entry->size) + padding;
+      if (entry->size > kMostRecords || reader.read(buffer.data(), want) != want)
+        refuse_archive(name, "it is cut off, or broken");
+      for (const char* key : {" path=", " size=", " linkpath=", " GNU.sparse."})
+        if (std::string_view(buffer.data(), want).find(key) != std::string_view::npos)
+          refuse_archive(name, fmt::format("a pax record says '{}'", key));
+      continue;
+    }
     const fs::path path = folder / entry->path;
     if (entry->folder) {
       make_folder(path);
@@ -149,10 +167,6 @@ void unpack(const fs::path& archive, const fs::path& folder, std::int64_t most_b
       write_fully(file.get(), {buffer.data(), want}, path);
       left -= static_cast<std::int64_t>(want);
     }
-    const auto padding =
-        static_cast<std::size_t>((static_cast<std::int64_t>(kTarBlock) -
-                                  entry->size % static_cast<std::int64_t>(kTarBlock)) %
-                                 static_cast<std::int64_t>(kTarBlock));
     if (reader.read(buffer.data(), padding) != padding) refuse_archive(name, "it is cut off");
   }
 }

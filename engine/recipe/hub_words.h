@@ -2,9 +2,11 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/hub/archives.h"
 #include "engine/hub/repository.h"
 #include "engine/recipe/recipe.h"
 
@@ -26,6 +28,15 @@ struct HubWord {
 /// with mistakes names nothing.
 [[nodiscard]] std::vector<HubWord> hub_words(const std::filesystem::path& file,
                                              const std::vector<std::string>& overrides);
+
+/// A data set of images whose archive has a known address, where data.path names the folder that it
+/// unpacks to and no such folder is there.
+struct LackingData {
+  const hub::Archive* archive;
+  std::filesystem::path parent;  ///< of the folder
+};
+[[nodiscard]] std::optional<LackingData> lacking_data(const std::filesystem::path& file,
+                                                      const std::vector<std::string>& overrides);
 
 /// Puts the paths that the cache has in the place of names; a name that it lacks stays. Asks
 /// nobody. Reports names that are none. Returns the name, with its commit, by the key.

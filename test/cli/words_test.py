@@ -93,7 +93,7 @@ for word, meant in (("train", "launch"), ("export", "checkpoint export"), ("chec
 
 # What is not there is said at once, before a rank starts, all of it.
 runs = scratch / "runs"
-nothing = {**os.environ, "DSTRAIN_DATA": "/nowhere/data", "DSTRAIN_MODEL": "/nowhere/model"}
+nothing = {**os.environ, "DSTRAIN_DATA": "/nowhere/data", "DSTRAIN_MODEL": "/nowhere/model", "DSTRAIN_OFFLINE": "1"}
 result = run("launch", "vit-base_cifar100_ddp", "--ranks", 1, "--set", f"run.output={runs}", "--set", "parallel.backend=gloo", env=nothing)
 assert result.returncode == 65 and "/nowhere/data" in result.stderr and "data.path" in result.stderr and "WORLD" not in result.stderr, result
 result = run("launch", "bloom-560m_squad", "--ranks", 1, "--set", f"run.output={runs}", "--set", "parallel.backend=gloo", env=nothing)

@@ -123,4 +123,15 @@ with tempfile.TemporaryDirectory() as folder:
         # A plan needs config.json alone.
         run(hub, folder / "planned", "plan", recipe, "--set", "data.path=nowhere")
         assert not hub.requests("cdn") and any(one["path"].endswith("config.json") for one in hub.log), hub.log
+    # Images whose address is known come before ranks start; a proxy stands for their server.
+    food, data = ROOT / "recipes/vit/vit-base_food101_zero2.yaml", folder / "none"
+    words = ["launch", food, "--ranks", 1, "--set", "parallel.backend=gloo", "--set", f"run.output={folder}/food"]
+    for command in (words, ["fetch", food]) if "launch" in run(hub, home, "--help", code=None).stdout else (["fetch", food],):
+        hub.log.clear()
+        done = run(hub, home, *command, code=69, DSTRAIN_DATA=str(data), http_proxy=hub.cdn_url, no_proxy="127.0.0.1")
+        assert "food-101.tar.gz answers 404" in done.stderr and [one["path"] for one in hub.log] == \
+            ["http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz"], (done.stderr, hub.log)
+    hub.log.clear()
+    done = run(hub, home, *words, code=65, DSTRAIN_DATA=str(data), DSTRAIN_OFFLINE="1")
+    assert "food-101" in done.stderr and "dstrain fetch food101" in done.stderr and not hub.log, done.stderr
 print("recipes: ok")
