@@ -36,10 +36,12 @@ with tempfile.TemporaryDirectory() as folder:
 def setup(*words):
     return subprocess.run([ROOT / "scripts/setup", *words], capture_output=True, text=True, env={"PATH": os.environ["PATH"], "HOME": "/nowhere"})
 
-wheels = setup("--list", "pip").stdout.split()
+# Nothing but packages: pip and apt read them.
+wheels = setup("--list", "pip").stdout.splitlines()
+assert {wheel.split("==")[0] for wheel in wheels} >= {"torch", "pyarrow", "nvidia-nvjpeg"} and all(wheel.count("==") == 1 for wheel in wheels), wheels
 page = (ROOT / "recipes/guides/install.md").read_text()
-for name in ("torch", "pyarrow"):
-    assert any(wheel.startswith(f"{name}==") and f" {wheel} " in page for wheel in wheels), f"{name}: {wheels}, not what install.md says"
-assert {"g++", "cmake", "libgloo-dev"} <= set(setup("--list", "apt").stdout.split())
+assert "pip download -d wheels -r <(scripts/setup --list pip)" in page and f"torch {wheels[0].split('==')[1]} for CUDA" in page, wheels
+packages = setup("--list", "apt").stdout.split()
+assert {"g++", "cmake", "libgloo-dev"} <= set(packages) and not any(word.endswith(":") for word in packages), packages
 assert (wrong := setup("--test")).returncode == 64 and "none of --tests, --list apt" in wrong.stderr, wrong
 print("scripts/build and scripts/setup: ok")
