@@ -24,26 +24,25 @@ constexpr double kEngineLimit_s = 60;  ///< cold LibTorch on a network disk is s
 /// Words by command, those of the commands in the engine library among them where it can be loaded.
 std::map<std::string, std::string> words_by_command(const CLI::App& root) {
   std::map<std::string, std::string> all;
-  const auto add = [&all](const std::string& text) {
+  const auto add = [&all](const std::string& text, bool of_engine) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       const auto tab = line.find('\t');
       const std::string command = line.substr(0, tab);
-      // The library's own root and its hidden commands are none of a person's.
-      if (command.empty() && all.contains("")) continue;
-      all[command] = line.substr(tab + 1);
+      // The root here says which of the library's commands are a person's.
+      const bool listed = !command.empty() && all.contains(command.substr(0, command.find(' ')));
+      if (listed || !of_engine) all[command] = line.substr(tab + 1);
     }
   };
-  add(completion_words(root));
+  add(completion_words(root), false);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   if (const auto text = output_of({self, "words"}, kEngineLimit_s)) {
-    add(*text);
+    add(*text, true);
   } else {
     print_error(
         "note: options of plan, bench, checkpoint, data and engine are left out: `dstrain doctor` "
         "says why the engine cannot be loaded\n");
   }
-  for (const char* hidden : {"agent", "fits", "measure", "words"}) all.erase(hidden);
   return all;
 }
 
@@ -105,9 +104,9 @@ end
                 ? fmt::format("complete -c dstrain -n __fish_use_subcommand -f -a '{}'\n", list)
                 : fmt::format("complete -c dstrain -n '__dstrain_at {}' -a '{}'\n", command, list);
   }
+  const std::string recipes = recipe_names();
   for (const char* command : {"launch", "plan", "verify", "recipe", "bench"})
-    text +=
-        fmt::format("complete -c dstrain -n '__dstrain_at {}' -a '{}'\n", command, recipe_names());
+    text += fmt::format("complete -c dstrain -n '__dstrain_at {}' -a '{}'\n", command, recipes);
   return text +
          fmt::format("complete -c dstrain -l set -x -a '{}='\n", fmt::join(recipe_keys(), "= "));
 }

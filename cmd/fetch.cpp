@@ -18,6 +18,7 @@
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
 #include "engine/base/units.h"
+#include "engine/base/user_folders.h"
 #include "engine/base/words.h"
 #include "engine/hub/archives.h"
 #include "engine/recipe/hub_words.h"
@@ -47,31 +48,12 @@ Wanted with_use(hub::HubName name) {
   return {std::move(name), use};
 }
 
-/// What a word of the command line is: a name, or a recipe with names in it.
-std::vector<Wanted> wanted_of(const std::string& word, const std::vector<std::string>& overrides) {
-  if (auto name = hub::parse_hub_name(word)) return {with_use(*std::move(name))};
-  if (const std::string recipe = recipe_called(word); !recipe.empty()) {
-    std::vector<Wanted> all;
-    for (HubWord& one : hub_words(recipe, overrides)) all.push_back({std::move(one.name), one.use});
-    if (all.empty() && !lacking_data(recipe, overrides)) {
-      (void)load_recipe(recipe, overrides);  // says what is wrong with it
-      print_error("{} names nothing that is to come\n", recipe);
-    }
-    return all;
-  }
-  if (hub::is_bare_name(word)) return {with_use(*hub::parse_hub_name("hf://" + word))};
-  throw Error(ErrorKind::usage,
-              fmt::format("'{}' is no name of the Hub and no recipe", shown(word, 200)),
-              "write hf://ORG/NAME, hf://ORG/NAME@REVISION, hf://ORG/NAME/FILE, "
-              "hf://datasets/ORG/NAME, or a recipe that `dstrain recipe list` lists");
-}
-
 void print_plan(const hub::FetchPlan& plan, const hub::HubPlaces& places) {
   print_text("{}\n", plan.name.text());
   for (const hub::HubFile& file : plan.files)
     print_text("  {:>12}  {}\n", format_bytes(file.size), file.path);
   const fs::path folder = plan.to.empty() ? places.cache : plan.to;
-  const std::int64_t room = hub::free_bytes(folder);
+  const std::int64_t room = free_disk_bytes(folder);
   print_text("  {} file{}, {}, of which {} are to come; {} has {} free\n", plan.files.size(),
              plural(plan.files.size()), format_bytes(plan.bytes), format_bytes(plan.missing),
              folder.string(), room < 0 ? "an unknown size" : format_bytes(room));
@@ -96,7 +78,7 @@ void fetch_archive(const hub::Archive& archive, const FetchOptions& options) {
   const fs::path folder = data / archive.folder;
   const bool there = path_exists(folder, ErrorKind::usage);
   if (options.dry_run) {
-    const std::int64_t room = hub::free_bytes(fs::absolute(data));
+    const std::int64_t room = free_disk_bytes(fs::absolute(data));
     print_text("{}\n  {}, {}, to {}{}; {} free\n", archive.name, archive.address,
                format_bytes(archive.size), folder.string(), there ? ", which is there" : "",
                room < 0 ? "an unknown size is" : format_bytes(room));
@@ -110,15 +92,33 @@ void fetch_archive(const hub::Archive& archive, const FetchOptions& options) {
   print_text("{}\n", folder.string());
 }
 
-/// The archive that a recipe's data.path lacks.
-void fetch_data_of(const std::string& word, const FetchOptions& options) {
-  if (hub::parse_hub_name(word)) return;
-  const std::string recipe = recipe_called(word);
-  const auto lacking = recipe.empty() ? std::nullopt : lacking_data(recipe, options.overrides);
-  if (!lacking) return;
-  FetchOptions there = options;
-  if (there.to.empty()) there.to = lacking->parent.empty() ? "." : lacking->parent;
-  fetch_archive(*lacking->archive, there);
+/// The names in a recipe. The archive that its data.path lacks is fetched at once.
+std::vector<Wanted> wanted_of_recipe(const std::string& recipe, const FetchOptions& options) {
+  NamedThings named = named_things(recipe, options.overrides, /*with_data=*/true);
+  if (named.words.empty() && !named.data) {
+    (void)load_recipe(recipe, options.overrides);  // says what is wrong with it
+    print_error("{} names nothing that is to come\n", recipe);
+  }
+  if (named.data) {
+    FetchOptions there = options;
+    if (there.to.empty()) there.to = named.data->parent.empty() ? "." : named.data->parent;
+    fetch_archive(*named.data->archive, there);
+  }
+  std::vector<Wanted> all;
+  for (HubWord& one : named.words) all.push_back({std::move(one.name), one.use});
+  return all;
+}
+
+/// What a word of the command line is: a name, or a recipe with names in it.
+std::vector<Wanted> wanted_of(const std::string& word, const FetchOptions& options) {
+  if (auto name = hub::parse_hub_name(word)) return {with_use(*std::move(name))};
+  if (const std::string recipe = recipe_called(word); !recipe.empty())
+    return wanted_of_recipe(recipe, options);
+  if (hub::is_bare_name(word)) return {with_use(*hub::parse_hub_name("hf://" + word))};
+  throw Error(ErrorKind::usage,
+              fmt::format("'{}' is no name of the Hub and no recipe", shown(word, 200)),
+              "write hf://ORG/NAME, hf://ORG/NAME@REVISION, hf://ORG/NAME/FILE, "
+              "hf://datasets/ORG/NAME, or a recipe that `dstrain recipe list` lists");
 }
 
 int fetch(const FetchOptions& given) {
@@ -138,8 +138,7 @@ int fetch(const FetchOptions& given) {
       fetch_archive(*archive, options);
       continue;
     }
-    for (Wanted& one : wanted_of(word, options.overrides)) all.push_back(std::move(one));
-    fetch_data_of(word, options);
+    for (Wanted& one : wanted_of(word, options)) all.push_back(std::move(one));
   }
   if (!options.to.empty() && all.size() > 1)
     throw Error(ErrorKind::usage, fmt::format("--to beside {} names", all.size()),

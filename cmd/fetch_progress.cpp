@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/output.h"
 #include "engine/base/units.h"
+#include "engine/base/words.h"
 
 namespace dstrain {
 namespace {
@@ -85,8 +86,7 @@ void fetch_with_progress(const hub::HubPlaces& places, const hub::FetchPlan& pla
   if (plan.files.empty()) return;
   if (plan.missing > 0)
     print_error("{}: {} file{} of {}, {}\n", plan.name.text(), plan.files.size(),
-                plan.files.size() == 1 ? "" : "s", places.endpoint.host_header(),
-                format_bytes(plan.bytes));
+                plural(plan.files.size()), places.endpoint.host_header(), format_bytes(plan.bytes));
   std::atomic<std::int64_t> moved = 0;
   const FetchProgress progress(plan.name.id, plan.bytes, moved);
   hub::carry_out(places, plan, moved);

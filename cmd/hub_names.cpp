@@ -1,5 +1,7 @@
 #include "cmd/hub_names.h"
 
+#include <optional>
+
 #include "cmd/fetch_progress.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
@@ -21,36 +23,42 @@ void bring_config(hub::HubPlaces places, const HubWord& word) {
 
 /// ORG/NAME may be a path that other hosts have: where the Hub has no such name, whoever looks for
 /// files says what is missing.
-bool bring_bare(hub::HubPlaces places, const HubWord& word) {
+std::optional<hub::FetchPlan> plan_bare(hub::HubPlaces places, const HubWord& word) {
   constexpr int kTries = 2;
   places.tries = kTries;
   try {
-    (void)hub::plan_fetch(places, word.name, word.use);
-    return true;
+    return hub::plan_fetch(places, word.name, word.use);
   } catch (const Error& error) {
     print_error("note: {}: {} is no path here, and as a name of the Hub: {}\n", word.key,
                 word.name.id, error.what());
-    return false;
+    return std::nullopt;
   }
 }
 
 void bring_whole(const hub::HubPlaces& places, const HubWord& word) {
-  if (word.bare && !bring_bare(places, word)) return;
-  const hub::FetchPlan plan = hub::plan_fetch(places, word.name, word.use);
-  if (!plan.not_asked.empty())
+  const auto plan =
+      word.bare ? plan_bare(places, word) : hub::plan_fetch(places, word.name, word.use);
+  if (!plan) return;
+  if (!plan->not_asked.empty())
     print_error("note: {}: {} as the cache has it: {}\n", word.key, word.name.text(),
-                plan.not_asked);
-  fetch_with_progress(places, plan);
+                plan->not_asked);
+  fetch_with_progress(places, *plan);
+}
+
+void bring_data(const LackingData& lacking) {
+  print_error("note: data.path: {} is not there and is fetched\n",
+              (lacking.parent / lacking.archive->folder).string());
+  fetch_archive_with_progress(*lacking.archive, lacking.parent);
 }
 
 }  // namespace
 
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides,
                  Bring bring) {
-  const std::vector<HubWord> words = hub_words(recipe, overrides);
-  if (words.empty()) return;
+  const NamedThings named = named_things(recipe, overrides, bring == Bring::all_and_data);
+  if (named.words.empty() && !named.data) return;
   if (bring == Bring::nothing) {
-    for (const HubWord& word : words)
+    for (const HubWord& word : named.words)
       if (!hub::cached_path(word.name))
         print_error(
             "note: {}: {} is to be fetched: `dstrain fetch`, or launch before ranks start\n",
@@ -58,20 +66,13 @@ void bring_named(const std::string& recipe, const std::vector<std::string>& over
     return;
   }
   const hub::HubPlaces places = hub::hub_places();
-  for (const HubWord& word : words) {
-    if (bring == Bring::all)
+  for (const HubWord& word : named.words) {
+    if (bring != Bring::config)
       bring_whole(places, word);
     else if (word.use == hub::Use::weights && !hub::cached_path(word.name))
       bring_config(places, word);
   }
-}
-
-void bring_lacking_data(const std::string& recipe, const std::vector<std::string>& overrides) {
-  const auto lacking = lacking_data(recipe, overrides);
-  if (!lacking || hub::hub_places().offline) return;
-  print_error("note: data.path: {} is not there and is fetched\n",
-              (lacking->parent / lacking->archive->folder).string());
-  fetch_archive_with_progress(*lacking->archive, lacking->parent);
+  if (named.data && !places.offline) bring_data(*named.data);
 }
 
 }  // namespace dstrain

@@ -7,6 +7,7 @@ namespace dstrain {
 
 /// Which of the things that a recipe names on the Hub are to come.
 enum class Bring {
+  all_and_data,  ///< the data set of images that data.path lacks, too, unless this is offline
   all,
   config,  ///< of its model config.json alone; nothing where it cannot be had
   nothing  ///< say what the cache lacks
@@ -15,9 +16,5 @@ enum class Bring {
 /// Brings what the recipe names on the Hub into its cache, for those who read the recipe then:
 /// load_recipe() puts the cache's paths in the place of names.
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides, Bring bring);
-
-/// Brings the data set of images that the recipe's data.path lacks, where its address is known and
-/// this is not offline.
-void bring_lacking_data(const std::string& recipe, const std::vector<std::string>& overrides);
 
 }  // namespace dstrain

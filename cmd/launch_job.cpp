@@ -70,8 +70,9 @@ int launch_job(const JobOptions& options) {
                          launcher::in_slurm_allocation(::getenv);
   // Before signals are caught, so that Ctrl-C ends it.
   bring_named(options.recipe, options.overrides,
-              options.launch.dry_run ? Bring::nothing : Bring::all);
-  if (!elsewhere && !options.launch.dry_run) bring_lacking_data(options.recipe, options.overrides);
+              options.launch.dry_run ? Bring::nothing
+              : elsewhere            ? Bring::all
+                                     : Bring::all_and_data);
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {

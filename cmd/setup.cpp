@@ -1,10 +1,8 @@
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +17,7 @@
 #include "engine/base/program_output.h"
 #include "engine/base/torch_folder.h"
 #include "engine/base/units.h"
+#include "engine/base/user_folders.h"
 
 namespace dstrain {
 namespace {
@@ -37,10 +36,8 @@ struct SetupOptions {
 /// Where pip puts LibTorch when nobody says.
 fs::path default_folder() {
   if (const char* cache = std::getenv("DSTRAIN_CACHE")) return fs::path(cache) / "torch";
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return fs::path(cache) / "dstrain/torch";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home == '/') return fs::path(home) / ".cache/dstrain/torch";
+  const fs::path caches = user_cache_folder(::getenv);
+  if (!caches.empty()) return caches / "dstrain/torch";
   throw Error(ErrorKind::usage, "neither HOME nor DSTRAIN_CACHE is set",
               "--torch-dir says where LibTorch shall lie");
 }
@@ -62,10 +59,8 @@ std::optional<fs::path> serving_below(const fs::path& folder, std::string& reaso
 }
 
 void require_space(const fs::path& folder) {
-  struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) return;
-  const auto free = static_cast<Bytes>(disk.f_bavail) * static_cast<Bytes>(disk.f_frsize);
-  if (free >= kTorchBytes) return;
+  const Bytes free = free_disk_bytes(folder);
+  if (free < 0 || free >= kTorchBytes) return;
   throw Error(ErrorKind::checkpoint,
               fmt::format("{} are free in {}, LibTorch needs {}", format_bytes(free),
                           folder.string(), format_bytes(kTorchBytes)),

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
-#include <sstream>
+#include <string>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -25,9 +25,9 @@ namespace {
 
 /// A file in memory counts against the limit of a file's size, too.
 [[noreturn]] void fail_record(const char* action, const std::filesystem::path& path, int error) {
-  throw Error(error == EFBIG ? ErrorKind::checkpoint : ErrorKind::internal,
-              fmt::format("cannot {} rank record {}: {}", action, path.string(),
-                          system_reason(error)));
+  throw Error(
+      error == EFBIG ? ErrorKind::checkpoint : ErrorKind::internal,
+      fmt::format("cannot {} rank record {}: {}", action, path.string(), system_reason(error)));
 }
 
 RankRecord* map_record(int fd, const std::filesystem::path& path) {
@@ -58,19 +58,14 @@ std::int64_t now_ns() {
       .count();
 }
 
-/// Field 22 of /proc/self/stat counts ticks since the machine's start; the name in field 2 may hold
-/// blanks and brackets. 0 where it cannot be read.
+/// 0 where it cannot be read.
 double process_age_s() {
-  const std::string text = read_system_file("/proc/self/stat");
-  const std::size_t end_of_name = text.rfind(')');
-  if (end_of_name == std::string::npos) return 0;
-  std::istringstream rest(text.substr(end_of_name + 1));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) rest >> field;
+  constexpr std::size_t kStart = 22 - kFirstProcessField;  // in ticks since the machine's start
+  const std::vector<std::string> fields = read_process_fields("self");
   timespec now{};
-  if (!rest || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  if (fields.size() <= kStart || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
-         std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+         std::strtod(fields[kStart].c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 /// For lengths of time within this process.

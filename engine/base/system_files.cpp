@@ -6,6 +6,7 @@
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace dstrain {
 namespace {
@@ -34,6 +35,16 @@ std::string read_first_line(const std::filesystem::path& path) {
   std::string line;
   std::getline(file, line);
   return std::string(trim(line));
+}
+
+std::vector<std::string> read_process_fields(const std::string& process) {
+  const std::string text = read_system_file("/proc/" + process + "/stat");
+  const std::size_t end_of_name = text.rfind(')');
+  std::vector<std::string> fields;
+  if (end_of_name == std::string::npos) return fields;
+  std::istringstream rest(text.substr(end_of_name + 1));
+  for (std::string field; rest >> field;) fields.push_back(std::move(field));
+  return fields;
 }
 
 std::string read_field(const std::filesystem::path& path, std::string_view name) {

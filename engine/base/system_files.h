@@ -22,6 +22,11 @@ struct SystemRoots {
 [[nodiscard]] std::string read_first_line(const std::filesystem::path& path);
 /// Value of the first line "name: value"; empty without it.
 [[nodiscard]] std::string read_field(const std::filesystem::path& path, std::string_view name);
+/// Fields of /proc/PID/stat behind the name, which may hold blanks and brackets: number
+/// kFirstProcessField, the state, and those after it (proc(5)). `process` is a number or "self";
+/// none where there is no such process.
+inline constexpr std::size_t kFirstProcessField = 3;
+[[nodiscard]] std::vector<std::string> read_process_fields(const std::string& process);
 /// A whole number, or `fallback` for anything else.
 [[nodiscard]] long long to_number(std::string_view text, long long fallback);
 /// Names in a folder, sorted; none when it cannot be read.

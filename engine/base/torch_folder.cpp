@@ -114,17 +114,18 @@ class Search {
   }
 
   bool serves(const std::string& place, const fs::path& site) {
-    const std::string reason =
-        site.empty()
-            ? "finds no torch"
-            : fmt::format("{} {}", site.string(), why_torch_does_not_serve(site, places_.wanted));
-    if (!site.empty() && reason.ends_with(' ')) {
+    if (site.empty()) {
+      found_.refused.push_back(fmt::format("{}: finds no torch", place));
+      return false;
+    }
+    const std::string reason = why_torch_does_not_serve(site, places_.wanted);
+    if (reason.empty()) {
       found_.site = site;
       found_.place = place;
-      return true;
+    } else {
+      found_.refused.push_back(fmt::format("{}: {} {}", place, site.string(), reason));
     }
-    found_.refused.push_back(fmt::format("{}: {}", place, reason));
-    return false;
+    return reason.empty();
   }
 
   const TorchPlaces& places_;
@@ -155,11 +156,8 @@ TorchPlaces own_torch_places() {
 }
 
 fs::path users_torch(const TorchPlaces& places) {
-  const char* config = places.variable("XDG_CONFIG_HOME");
-  if (config != nullptr && *config == '/') return fs::path(config) / "dstrain/site-packages";
-  const char* home = places.variable("HOME");
-  return home != nullptr && *home == '/' ? fs::path(home) / ".config/dstrain/site-packages"
-                                         : fs::path();
+  const fs::path config = user_config_folder(places.variable);
+  return config.empty() ? config : config / "dstrain/site-packages";
 }
 
 std::string why_torch_does_not_serve(const fs::path& site, const TorchVersion& wanted) {

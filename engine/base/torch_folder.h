@@ -1,9 +1,10 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "engine/base/user_folders.h"
 
 namespace dstrain {
 
@@ -26,7 +27,7 @@ struct TorchSearch {
 /// What a search depends on.
 struct TorchPlaces {
   std::filesystem::path program;  ///< bin/dstrain
-  std::function<const char*(const char*)> variable;
+  Variable variable;
   TorchVersion wanted;
 };
 /// Those of this process.

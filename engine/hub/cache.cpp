@@ -13,6 +13,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/make_folder.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain::hub {
 namespace {
@@ -55,9 +56,7 @@ std::string hub_token() {
     source = file.string();
     token = read_file(file, kMaxToken);
   }
-  const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
-  while (!token.empty() && is_space(token.back())) token.pop_back();
-  token.erase(token.begin(), std::ranges::find_if_not(token, is_space));
+  token = std::string(trim(token));
   // It becomes a line of HTTP.
   if (std::ranges::any_of(token, [](unsigned char c) { return c <= ' ' || c >= 0x7f; }))
     throw Error(ErrorKind::usage, fmt::format("{} holds what is no token", source),

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/units.h"
+#include "engine/base/user_folders.h"
 #include "engine/hub/transfer.h"
 
 namespace dstrain::hub {
@@ -76,17 +76,8 @@ void bring_file(const HubPlaces& places, const FetchPlan& plan, const HubFile& f
 
 }  // namespace
 
-std::int64_t free_bytes(fs::path folder) {
-  struct statvfs status {};
-  while (::statvfs(folder.empty() ? "." : folder.c_str(), &status) != 0) {
-    if (folder.empty() || folder == folder.parent_path()) return -1;
-    folder = folder.parent_path();
-  }
-  return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
-}
-
 void require_room(const fs::path& folder, std::int64_t bytes) {
-  const std::int64_t room = free_bytes(folder);
+  const std::int64_t room = free_disk_bytes(folder);
   if (room < 0 || bytes <= room) return;
   throw Error(ErrorKind::checkpoint,
               fmt::format("{} are to come and the disk of {} has {} left", format_bytes(bytes),

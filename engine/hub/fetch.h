@@ -33,7 +33,5 @@ void carry_out(const HubPlaces& places, const FetchPlan& plan, std::atomic<std::
 
 /// Error{checkpoint} where the disk of `folder` has no room for so many bytes more.
 void require_room(const std::filesystem::path& folder, std::int64_t bytes);
-/// Free bytes there; -1: not known.
-[[nodiscard]] std::int64_t free_bytes(std::filesystem::path folder);
 
 }  // namespace dstrain::hub

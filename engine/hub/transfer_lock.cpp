@@ -40,13 +40,10 @@ std::string process_space() {
 /// When the process began, in ticks since the machine's start; empty where there is none, and for
 /// one that has ended and that its parent has not asked for.
 std::string start_of(const std::string& process) {
-  const std::string text = read_system_file("/proc/" + process + "/stat");
-  constexpr int kFieldsBefore = 19;  // behind the name, which may hold blanks
-  std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string word;
-  for (int field = 0; field <= kFieldsBefore; ++field)
-    if (!(rest >> word) || (field == 0 && (word == "Z" || word == "X"))) return "";
-  return word;
+  constexpr std::size_t kState = 3 - kFirstProcessField, kStart = 22 - kFirstProcessField;
+  const std::vector<std::string> fields = read_process_fields(process);
+  if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X") return "";
+  return fields[kStart];
 }
 
 /// Whether the text is of a process of this machine that is no more.

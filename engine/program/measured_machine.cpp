@@ -12,6 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/user_folders.h"
 #include "engine/program/known_gpus.h"
 
 namespace dstrain {
@@ -62,11 +63,8 @@ MeasuredRates from_json(const nlohmann::json& entry) {
 }  // namespace
 
 fs::path measured_file() {
-  const char* config = std::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && *config == '/') return fs::path(config) / "dstrain" / "machine.json";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home == '/') return fs::path(home) / ".config/dstrain/machine.json";
-  return {};
+  const fs::path config = user_config_folder(::getenv);
+  return config.empty() ? config : config / "dstrain/machine.json";
 }
 
 std::string rates_text(const MeasuredRates& rates) { return json_text(to_json(rates)); }

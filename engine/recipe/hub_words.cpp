@@ -61,6 +61,15 @@ std::vector<HubWord> hub_words_of(const Recipe& given) {
   return words;
 }
 
+std::optional<LackingData> lacking_data_of(const Recipe& recipe) {
+  const hub::Archive* archive = hub::find_archive(dataset_row(recipe.data.name).spelling);
+  const std::filesystem::path path = recipe.data.path;
+  if (archive == nullptr || path.filename() != archive->folder ||
+      path_exists(path, ErrorKind::usage))
+    return std::nullopt;
+  return LackingData{.archive = archive, .parent = path.parent_path()};
+}
+
 std::map<std::string, std::string, std::less<>> take_cached(Recipe& recipe,
                                                             const YamlReader& reader,
                                                             Diagnostics& diagnostics) {

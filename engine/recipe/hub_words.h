@@ -23,20 +23,23 @@ struct HubWord {
   bool bare = false;  ///< ORG/NAME, which may be meant as a path of other hosts
 };
 
-/// The names that a recipe holds: hf://..., and ORG/NAME where no such path is there. Reads the
-/// recipe's values alone, so that they can be fetched before anything else looks at it; a recipe
-/// with mistakes names nothing.
-[[nodiscard]] std::vector<HubWord> hub_words(const std::filesystem::path& file,
-                                             const std::vector<std::string>& overrides);
-
 /// A data set of images whose archive has a known address, where data.path names the folder that it
 /// unpacks to and no such folder is there.
 struct LackingData {
   const hub::Archive* archive;
   std::filesystem::path parent;  ///< of the folder
 };
-[[nodiscard]] std::optional<LackingData> lacking_data(const std::filesystem::path& file,
-                                                      const std::vector<std::string>& overrides);
+
+/// What a recipe names that can be fetched.
+struct NamedThings {
+  std::vector<HubWord> words;       ///< hf://..., and ORG/NAME where no such path is there
+  std::optional<LackingData> data;  ///< where it was asked for
+};
+/// Reads the recipe's values alone, so that they can be fetched before anything else looks at it; a
+/// recipe with mistakes names nothing. Error{usage} where `with_data` and data.path cannot be
+/// looked at.
+[[nodiscard]] NamedThings named_things(const std::filesystem::path& file,
+                                       const std::vector<std::string>& overrides, bool with_data);
 
 /// Puts the paths that the cache has in the place of names; a name that it lacks stays. Asks
 /// nobody. Reports names that are none. Returns the name, with its commit, by the key.
@@ -44,7 +47,8 @@ struct LackingData {
                                                                           const YamlReader& reader,
                                                                           Diagnostics& diagnostics);
 
-/// Those of values that are read already. Error{usage} for a name that is none.
+/// The words of values that are read already. Error{usage} for a name that is none.
 [[nodiscard]] std::vector<HubWord> hub_words_of(const Recipe& recipe);
+[[nodiscard]] std::optional<LackingData> lacking_data_of(const Recipe& recipe);
 
 }  // namespace dstrain

@@ -8,7 +8,6 @@
 
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
-#include "engine/recipe/datasets.h"
 #include "engine/recipe/from_folder.h"
 #include "engine/recipe/hub_words.h"
 #include "engine/recipe/optimizers.h"
@@ -159,45 +158,24 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
   return parse_recipe(found.text, found.read.file.string(), overrides, found.read.variant);
 }
 
-namespace {
-
-/// The values alone, of a recipe that may have mistakes; nothing where it is no YAML.
-std::optional<Recipe> values_of(const std::filesystem::path& file,
-                                const std::vector<std::string>& overrides) {
+NamedThings named_things(const std::filesystem::path& file,
+                         const std::vector<std::string>& overrides, bool with_data) {
   const RecipeText found = read_text(file);
   Diagnostics diagnostics(found.read.file.string(), overrides);
   std::vector<std::string> variants;
   const std::optional<Node> root =
       read_values(found.text, overrides, found.read.variant, diagnostics, variants);
-  if (!root) return std::nullopt;
+  NamedThings named;
+  if (!root) return named;
   YamlReader reader(*root, diagnostics);
   Recipe recipe;
   reader.read(recipe);
-  return recipe;
-}
-
-}  // namespace
-
-std::vector<HubWord> hub_words(const std::filesystem::path& file,
-                               const std::vector<std::string>& overrides) {
-  const std::optional<Recipe> recipe = values_of(file, overrides);
+  if (with_data) named.data = lacking_data_of(recipe);
   try {
-    return recipe ? hub_words_of(*recipe) : std::vector<HubWord>();
+    named.words = hub_words_of(recipe);
   } catch (const Error&) {  // load_recipe() says it with its place
-    return {};
   }
-}
-
-std::optional<LackingData> lacking_data(const std::filesystem::path& file,
-                                        const std::vector<std::string>& overrides) {
-  const std::optional<Recipe> recipe = values_of(file, overrides);
-  if (!recipe) return std::nullopt;
-  const hub::Archive* archive = hub::find_archive(dataset_row(recipe->data.name).spelling);
-  const std::filesystem::path path = recipe->data.path;
-  if (archive == nullptr || path.filename() != archive->folder ||
-      path_exists(path, ErrorKind::usage))
-    return std::nullopt;
-  return LackingData{.archive = archive, .parent = path.parent_path()};
+  return named;
 }
 
 }  // namespace dstrain

@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
+
+#include "engine/base/system_files.h"
 
 namespace dstrain {
 namespace {
@@ -28,26 +28,19 @@ struct Stat {
 
 /// proc(5), /proc/PID/stat; nothing where the process has ended.
 std::optional<Stat> read_stat(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  if (!std::getline(file, text)) return {};
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return {};
-  std::istringstream fields(text.substr(name_end + 1));
-  constexpr int kParent = 4, kUserTime = 14, kSystemTime = 15, kVirtual = 23, kResident = 24;
-  Stat stat{.pid = pid};
-  const double tick_s = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  std::string field;
-  for (int number = 3; fields >> field && number <= kResident; ++number) {
-    if (number == 3) continue;  // a letter
-    const long long value = std::strtoll(field.c_str(), nullptr, 10);
-    if (number == kParent) stat.parent = static_cast<pid_t>(value);
-    if (number == kUserTime || number == kSystemTime)
-      stat.cpu_s += static_cast<double>(value) * tick_s;
-    if (number == kVirtual) stat.virtual_bytes = value;
-    if (number == kResident) stat.resident_bytes = value * ::sysconf(_SC_PAGESIZE);
-  }
-  return stat;
+  const std::vector<std::string> fields = read_process_fields(std::to_string(pid));
+  constexpr std::size_t kParent = 4, kUserTime = 14, kSystemTime = 15, kVirtual = 23,
+                        kResident = 24;
+  if (fields.size() <= kResident - kFirstProcessField) return {};
+  const auto number = [&](std::size_t field) {
+    return std::strtoll(fields[field - kFirstProcessField].c_str(), nullptr, 10);
+  };
+  return Stat{.pid = pid,
+              .parent = static_cast<pid_t>(number(kParent)),
+              .cpu_s = static_cast<double>(number(kUserTime) + number(kSystemTime)) /
+                       static_cast<double>(::sysconf(_SC_CLK_TCK)),
+              .virtual_bytes = number(kVirtual),
+              .resident_bytes = number(kResident) * ::sysconf(_SC_PAGESIZE)};
 }
 
 std::vector<Stat> all_processes() {

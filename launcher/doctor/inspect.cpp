@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "engine/base/user_folders.h"
 #include "launcher/doctor/engine_probe.h"
 #include "launcher/doctor/gpu_health.h"
 #include "launcher/hosts/machine.h"
@@ -87,20 +88,13 @@ DiskFacts read_disk(const std::string& purpose, const fs::path& path) {
   fs::path shown = path;
   // A folder that will be made later lies on the disk of the first one that is there.
   while (!fs::exists(shown, error) && shown.has_relative_path()) shown = shown.parent_path();
-  struct statvfs figures{};
+  struct statvfs figures {};
   if (::statvfs(shown.c_str(), &figures) == 0) {
     const auto block = static_cast<std::int64_t>(figures.f_frsize);
     disk.free_bytes = static_cast<std::int64_t>(figures.f_bavail) * block;
     disk.total_bytes = static_cast<std::int64_t>(figures.f_blocks) * block;
   }
   return disk;
-}
-
-fs::path cache_folder() {
-  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder != nullptr && *folder == '/')
-    return folder;
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? fs::path(home) / ".cache" : fs::path();
 }
 
 std::vector<RdmaPort> read_rdma(const SystemRoots& roots) {
@@ -152,7 +146,7 @@ Inspection inspect(const InspectOptions& options) {
   found.open_files = read_resource(RLIMIT_NOFILE);
   found.shm_bytes = read_disk("", roots.dev / "shm").total_bytes;
   found.disks.push_back(read_disk("working directory", options.working_directory));
-  if (const fs::path cache = cache_folder(); !cache.empty())
+  if (const fs::path cache = user_cache_folder(::getenv); !cache.empty())
     found.disks.push_back(read_disk("cache", cache));
 
   found.gpu_nodes = count_gpu_nodes(roots.dev);
