@@ -1,6 +1,5 @@
 #include "launcher/hang/stacks.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -18,9 +17,9 @@
 #include <map>
 #include <sstream>
 
-#include "engine/base/module.h"
 #include "launcher/base/child_process.h"
 #include "launcher/hang/kernel_state.h"
+#include "launcher/hang/stacks_libdw.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -48,18 +47,6 @@ std::vector<ThreadStack> list_threads(pid_t process) {
     return std::pair(thread.thread != process, thread.thread);
   });
   return threads;
-}
-
-bool trace_with_libdw(pid_t process, std::vector<ThreadStack>& threads, std::string& error) {
-  const fs::path library = find_module(kStacksModule);
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    error = ::dlerror();
-    return false;
-  }
-  // The cast is how POSIX hands out functions.
-  const auto take = reinterpret_cast<StacksEntry>(::dlsym(handle, kStacksEntry));
-  return take != nullptr && take(process, threads, error);
 }
 
 /// What a tool prints; empty when there is none.
@@ -157,7 +144,7 @@ bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
     if (main_thread) {
       std::string& kernel = threads.front().kernel;
       kernel += fmt::format(
-          "{}no frames of the program: {} (eu-stack or gdb on this host would work, too)",
+          "{}no frames of the program: {} (eu-stack or gdb on this host may find some)",
           kernel.empty() ? "" : "\n", error);
     }
     return main_thread;

@@ -29,8 +29,7 @@ struct ThreadStack {
 [[nodiscard]] std::vector<ThreadStack> parse_stacks(std::string_view text);
 
 /// Takes the stacks of one process without waiting for it: a child of this process does the work
-/// and writes into a pipe. It uses libdw (libdstrain_stacks.so), else eu-stack or gdb where one is
-/// installed; what cannot be traced, such as a thread in state D, is shown as /proc tells it. The
+/// and writes into a pipe. It uses libdw, else eu-stack or gdb where one is installed; what cannot be traced, such as a thread in state D, is shown as /proc tells it. The
 /// caller may reap the child like any other.
 class StackTaker {
  public:
@@ -62,11 +61,5 @@ class StackTaker {
   /// Versions of the text, each better than the one before; each ends with NUL.
   std::string bytes_;
 };
-
-/// What libdstrain_stacks.so offers: frames of those threads of `process` that are given (`frames`
-/// is filled). Stops each for a moment. Whether any frame was found; `error` says why not.
-using StacksEntry = bool (*)(pid_t process, std::vector<ThreadStack>& threads, std::string& error);
-inline constexpr const char* kStacksEntry = "dstrain_stacks";
-inline constexpr const char* kStacksModule = "libdstrain_stacks.so";
 
 }  // namespace dstrain::launcher

@@ -1,4 +1,4 @@
-// The whole of libdstrain_stacks.so: stacks.h by elfutils' libdw.
+// Frames of threads by elfutils' libdw.
 #include <cxxabi.h>
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "launcher/hang/stacks.h"
+#include "launcher/hang/stacks_libdw.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -89,11 +89,8 @@ int add_frame(Dwfl_Frame* frame, void* argument) {
 }
 
 }  // namespace
-}  // namespace dstrain::launcher
 
-extern "C" __attribute__((visibility("default"))) bool dstrain_stacks(
-    pid_t process, std::vector<dstrain::launcher::ThreadStack>& threads, std::string& error) {
-  using namespace dstrain::launcher;
+bool trace_with_libdw(pid_t process, std::vector<ThreadStack>& threads, std::string& error) {
   const Dwfl_Callbacks callbacks = {.find_elf = ::dwfl_linux_proc_find_elf,
                                     .find_debuginfo = no_debug_file,
                                     .section_address = nullptr,
@@ -114,3 +111,5 @@ extern "C" __attribute__((visibility("default"))) bool dstrain_stacks(
   }
   return found;
 }
+
+}  // namespace dstrain::launcher

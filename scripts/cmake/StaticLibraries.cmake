@@ -26,6 +26,18 @@ if(zstd_archive)
   set(ZSTD_LIBRARY ${zstd_archive})
 endif()
 
+# Stacks of ranks that hang (launcher/hang), with what this archive needs; only a program can take it.
+set(DSTRAIN_LIBDW "")
+foreach(name dw elf lzma bz2)
+  find_library(${name}_archive NAMES lib${name}.a NO_CACHE)
+  list(APPEND DSTRAIN_LIBDW ${${name}_archive})
+endforeach()
+if(DSTRAIN_LIBDW MATCHES "NOTFOUND")
+  set(DSTRAIN_LIBDW "")
+else()
+  list(APPEND DSTRAIN_LIBDW ${ZSTD_LIBRARY} ZLIB::ZLIB)
+endif()
+
 # No distribution has fmt as an archive; its package has the sources among the headers.
 find_package(fmt REQUIRED)
 if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
@@ -40,4 +52,4 @@ if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
 endif()
 
 # What they export would stand before what LibTorch's libraries export.
-add_link_options(-Wl,--exclude-libs,libcrypto.a:libssl.a:libz.a:libzstd.a)
+add_link_options(-Wl,--exclude-libs,libcrypto.a:libssl.a:libz.a:libzstd.a:libdw.a:libelf.a:liblzma.a:libbz2.a)

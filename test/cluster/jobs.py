@@ -13,7 +13,6 @@ import traceback
 from hosts import Hosts, live
 
 RANKS = ["print", "ready", "sleep", "60000"]
-STACKS = pathlib.Path("lib/dstrain/libdstrain_stacks.so")
 
 
 def say(promise, text):
@@ -67,8 +66,6 @@ class Bench:
         target.mkdir()
         for name in ("FAKE_DSTRAIN", "FAKE_RANK"):
             shutil.copy(os.environ[name], target)
-        build = pathlib.Path(os.environ["FAKE_DSTRAIN"]).parents
-        shutil.copy(next(folder / STACKS for folder in build if (folder / STACKS).exists()), target)
         return target
 
     def job(self, name, hosts, script, *options, **how):
