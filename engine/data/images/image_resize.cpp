@@ -240,10 +240,16 @@ void resize_image(const ImageView& image, const ImageAxes& axes, Interpolation i
                                          static_cast<std::size_t>(axes.rows.count) * channels,
                 "wrong pixel buffer");
   const ResizePlan plan = plan_resize(image.width, image.height, axes, interpolation);
+  const auto run = [&](const auto& passes) {
+    return passes.run(image, plan.columns, plan.rows, plan.rows_first);
+  };
+#if defined(__x86_64__)
   static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
   const auto resized =
-      avx2 ? Passes<Avx2>{image.channels}.run(image, plan.columns, plan.rows, plan.rows_first)
-           : Passes<Plain>{image.channels}.run(image, plan.columns, plan.rows, plan.rows_first);
+      avx2 ? run(Passes<Avx2>{image.channels}) : run(Passes<Plain>{image.channels});
+#else
+  const auto resized = run(Passes<Plain>{image.channels});
+#endif
   std::copy_n(resized.begin(), pixels.size(), pixels.begin());
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
@@ -75,6 +76,8 @@ void add_squares(const AddSquares& args) {
 }
 
 bool has(VectorUnit unit) {
+  if (unit == VectorUnit::none) return true;
+#if defined(__x86_64__)
   switch (unit) {
     case VectorUnit::none:
       return true;
@@ -86,6 +89,7 @@ bool has(VectorUnit unit) {
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
   }
+#endif
   return false;
 }
 
@@ -100,14 +104,14 @@ void update_range(const OptimizerUpdate& args, std::int64_t begin, std::int64_t 
       [&](const auto& rule) {
         using Rule = std::decay_t<decltype(rule)>;
         const auto element = rule.element(args.control);
-        switch (unit) {
-          case VectorUnit::none:
-            return run_loop<VectorUnit::none, Rule>(args, element, begin, end);
-          case VectorUnit::avx2:
-            return run_loop<VectorUnit::avx2, Rule>(args, element, begin, end);
-          case VectorUnit::avx512:
-            return run_loop<VectorUnit::avx512, Rule>(args, element, begin, end);
-        }
+#if defined(__x86_64__)
+        if (unit == VectorUnit::avx512)
+          return run_loop<VectorUnit::avx512, Rule>(args, element, begin, end);
+        if (unit == VectorUnit::avx2)
+          return run_loop<VectorUnit::avx2, Rule>(args, element, begin, end);
+#endif
+        DSTRAIN_CHECK(has(unit) && unit == VectorUnit::none, "a vector unit that this CPU lacks");
+        run_loop<VectorUnit::none, Rule>(args, element, begin, end);
       },
       args.rule);
 }

@@ -1,6 +1,10 @@
 #pragma once
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include <bit>
 #include <cstdint>
@@ -132,6 +136,12 @@ using Lanes [[gnu::vector_size(32)]] = std::uint64_t;
 DSTRAIN_HOST_DEVICE Lanes products(Lanes a, Lanes b) {
   return reinterpret_cast<Lanes>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+#elif defined(__aarch64__)
+using Lanes [[gnu::vector_size(16)]] = std::uint64_t;
+DSTRAIN_HOST_DEVICE Lanes products(Lanes a, Lanes b) {
+  return reinterpret_cast<Lanes>(vmull_u32(vmovn_u64(reinterpret_cast<uint64x2_t>(a)),
+                                           vmovn_u64(reinterpret_cast<uint64x2_t>(b))));
 }
 #else
 using Lanes [[gnu::vector_size(16)]] = std::uint64_t;
