@@ -2,11 +2,7 @@
 
 #include <filesystem>
 #include <memory>
-#include <set>
-#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "cmd/command.h"
 #include "cmd/input_path.h"
@@ -14,18 +10,12 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
-#include "engine/base/run_layout.h"
-#include "engine/checkpoint/base_weights.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/data/dataset.h"
+#include "engine/infer/saved_weights.h"
 #include "engine/models/family.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
-#include "engine/models/trainable.h"
 #include "engine/models/weights.h"
 #include "engine/recipe/image_processor.h"
-#include "engine/recipe/load.h"
-#include "engine/recipe/phases.h"
 
 namespace dstrain {
 namespace {
@@ -37,78 +27,6 @@ struct ExportArguments {
   std::string names;
   bool merge = false;
   bool ema = false;
-};
-
-std::filesystem::path checkpoint_of(const std::string& source) {
-  if (parse_checkpoint_name(source)) return source;
-  std::vector<std::string> problems;
-  const auto newest = newest_valid(find_checkpoints_folder(source), problems);
-  if (!newest) {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("{} holds no valid checkpoint{}", source,
-                            problems.empty() ? "" : ": " + problems.front()),
-                "look with `dstrain checkpoint list`");
-  }
-  return newest->path;
-}
-
-/// The run's model; a head that is in the checkpoint says the number of classes.
-Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
-  ModelInputs inputs{.sequence = recipe.data.sequence, .class_names = reader.state().class_names};
-  const std::string bias = std::string(find_family(recipe.model).classifier) + ".bias";
-  for (const Piece& tensor : reader.tensors()) {
-    if (tensor.name == bias) inputs.classes = static_cast<int>(tensor.numel());
-  }
-  return make_trainable_model(recipe, inputs);
-}
-
-/// Weights of the checkpoint, and for those that it leaves out the run's base.
-class Weights {
- public:
-  /// `average`: of the weights over the steps, in their place.
-  Weights(const CheckpointReader& reader, std::filesystem::path path, const Recipe& recipe,
-          Model& model, bool average)
-      : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model), average_(average) {
-    recipe_.lora.weights.clear();  // what it started from stands in the checkpoint
-    for (const Piece& tensor : reader.tensors()) saved_.insert(tensor.name);
-  }
-
-  std::vector<float> read(const Piece& part) {
-    Piece whole(part.name, part.shape);
-    std::vector<float> values(static_cast<std::size_t>(whole.numel()));
-    // Frozen weights are their own average.
-    if (average_ && saved_.contains(average_name(part.name))) whole.name = average_name(part.name);
-    if (saved_.contains(whole.name)) {
-      reader_.read(whole, values);
-    } else {
-      read_base(part, values);
-    }
-    return values;
-  }
-
- private:
-  void read_base(const Piece& part, std::span<float> values) {
-    if (!base_) {
-      check_base(path_, reader_.state().base, base_reference(recipe_));
-      std::vector<std::string> notes;
-      base_ = first_weights(recipe_, model_, notes);
-    }
-    for (const Parameter* parameter : all_parameters(model_)) {
-      for (const Piece& own : parameter->parts) {
-        if (own.name == part.name) return base_->read_whole(*parameter, own, 0, values);
-      }
-    }
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("{}: no tensor '{}'", path_.string(), part.name));
-  }
-
-  const CheckpointReader& reader_;
-  std::filesystem::path path_;
-  Recipe recipe_;
-  Model& model_;
-  bool average_;
-  std::set<std::string> saved_;
-  std::unique_ptr<WeightSource> base_;
 };
 
 /// The files beside the weights that transformers reads, with what training used.
@@ -146,21 +64,16 @@ std::string names_of(const ExportArguments& options, const Recipe& recipe, const
 }
 
 int export_checkpoint(const ExportArguments& options) {
-  const std::filesystem::path path = checkpoint_of(options.source);
-  const auto reader = CheckpointReader::open(path, /*verify=*/true);
-  LoadedRecipe loaded = parse_recipe(reader->state().recipe, (path / "recipe").string());
-  const Recipe recipe = phase_recipe(loaded.recipe, reader->state().phase);
+  const std::filesystem::path path = checkpoint_in(options.source);
+  SavedWeights weights(path, options.ema);
+  const Recipe& recipe = weights.recipe();
   const bool adapted = recipe.lora.rank > 0;
   if (options.merge && !adapted) {
     throw Error(ErrorKind::usage, "--merge: the run has no adapters (lora.rank is 0)",
                 "leave it out; all weights are exported");
   }
-  Model model = model_of(*reader, recipe);
-  if (options.ema && recipe.ema.decay == 0) {
-    throw Error(ErrorKind::usage, "--ema: the run keeps no average of its weights (ema.decay is 0)",
-                "leave it out; the weights themselves are exported");
-  }
-  Weights weights(*reader, path, recipe, model, options.ema);
+  const Model& model = weights.model();
+  const CheckpointState& state = weights.reader().state();
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
   const std::string names = names_of(options, recipe, model);
@@ -169,24 +82,20 @@ int export_checkpoint(const ExportArguments& options) {
     export_adapter(options.output, model, recipe.lora, read,
                    {.base = recipe.model.weights, .dtype = dtype});
   } else if (adapted) {
-    const Model plain = make_model(recipe.model, {.classes = model.classes,
-                                                  .sequence = recipe.data.sequence,
-                                                  .experts = recipe.experts,
-                                                  .class_names = model.class_names});
+    const Model plain = weights.plain_model();
     export_weights(options.output, plain, merged(model, recipe.lora, read), {.dtype = dtype});
   } else {
     export_weights(options.output, model, read, {.dtype = dtype, .tensor = timm});
   }
   write_companions(recipe, model, options.output);
-  print_text("{}: step {}, {}{}\n", options.output, reader->state().step,
+  print_text("{}: step {}, {}{}\n", options.output, state.step,
              options.ema ? "average over the steps, " : "",
              adapted && !options.merge        ? "adapter in PEFT's layout"
              : adapted                        ? "base and adapter merged in the Hugging Face layout"
              : model.family->recipe().by_name ? fmt::format("weights under the names of {}", names)
                                               : "weights in the Hugging Face layout");
   if (adapted && !options.merge && recipe.model.weights.empty()) {
-    print_text("its base is in no folder ({}); --merge writes both together\n",
-               reader->state().base);
+    print_text("its base is in no folder ({}); --merge writes both together\n", state.base);
   }
   return 0;
 }

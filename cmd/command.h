@@ -57,5 +57,6 @@ Command add_bench_zero(CLI::App& root);
 Command add_bench_parallel(CLI::App& root);
 Command add_data_tokenize(CLI::App& root);
 Command add_data_prepare(CLI::App& root);
+Command add_generate(CLI::App& root);
 
 }  // namespace dstrain

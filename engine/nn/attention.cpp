@@ -99,9 +99,10 @@ at::Tensor SelfAttention::forward(const ops::Measured& x_mD, std::int64_t batch,
     qkv = qkv_.forward_of_gathered(x_mD, call);
   }
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
-  const at::Tensor out = splits_.sequence.whole()
-                             ? ops::attention(qkv, shape, sequences)
-                             : attend_over_ranks(qkv, shape, splits_.exchange, sequences, call);
+  const at::Tensor out =
+      call.cached != nullptr     ? ops::cached_attention(qkv, shape, sequences, *call.cached)
+      : splits_.sequence.whole() ? ops::attention(qkv, shape, sequences)
+                                 : attend_over_ranks(qkv, shape, splits_.exchange, sequences, call);
   return output_.forward(out, call);
 }
 

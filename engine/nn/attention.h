@@ -53,6 +53,8 @@ class SelfAttention {
   /// Its output, which has no bias, becomes `scale` times what it was.
   void scale_output(double scale) { output_.scale_output(scale); }
 
+  [[nodiscard]] KeyValueShape key_values() const { return {shape_.kv_heads, shape_.head_dim}; }
+
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) {
     list.push_back(&qkv_);

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/kernels/attention/cached_attention.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/program/comm.h"
@@ -87,10 +89,17 @@ struct BlockContext {
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
   /// next token on return; undefined otherwise.
   at::Tensor next_tokens = {};
+  /// Mode::generate of a model that keeps what it has read: where the rows go. Else null.
+  const ops::CachedRows* cached = nullptr;
   /// Outputs of activation functions are saved, and so on (ProgramOptions::keep_hidden).
   bool keep_hidden = false;
   /// Peers on the axes that exchanges of the model's blocks name; calls run on the current stream.
   Peers peers = {};
+};
+
+/// What a layer keeps of each token when it writes (ops::KeyValues), on this rank.
+struct KeyValueShape {
+  std::int64_t heads = 0, head_dim = 0;
 };
 
 struct BatchShape {
@@ -112,6 +121,8 @@ class Block {
   [[nodiscard]] virtual std::vector<BlockState*> state() { return {}; }
   /// Linear maps that low-rank adapters may be added to.
   [[nodiscard]] virtual std::vector<Linear*> linears() { return {}; }
+  /// Nothing where its output for a token depends on that token alone.
+  [[nodiscard]] virtual std::optional<KeyValueShape> key_values() const { return std::nullopt; }
   /// `input` is what the block before returned (empty for the stem). The last block returns one
   /// scalar: the weighted sum of the samples' losses, fp32.
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,

@@ -8,12 +8,13 @@ namespace dstrain {
 
 /// What modules need of a micro-batch beside their input.
 struct Call {
-  at::Tensor dropout_seed = {};  ///< BlockContext::dropout_seed
-  ops::OwnRows own = {};         ///< Batch::own
-  at::Tensor valid = {};         ///< Batch::valid
-  Mode mode = Mode::train;       ///< BlockContext::mode
-  Peers peers = {};              ///< BlockContext::peers
-  bool keep_hidden = false;      ///< BlockContext::keep_hidden
+  at::Tensor dropout_seed = {};             ///< BlockContext::dropout_seed
+  ops::OwnRows own = {};                    ///< Batch::own
+  at::Tensor valid = {};                    ///< Batch::valid
+  Mode mode = Mode::train;                  ///< BlockContext::mode
+  Peers peers = {};                         ///< BlockContext::peers
+  bool keep_hidden = false;                 ///< BlockContext::keep_hidden
+  const ops::CachedRows* cached = nullptr;  ///< BlockContext::cached
 
   [[nodiscard]] static Call of(const Batch& batch, const BlockContext& context) {
     return {.dropout_seed = context.dropout_seed,
@@ -21,7 +22,8 @@ struct Call {
             .valid = batch.valid,
             .mode = context.mode,
             .peers = context.peers,
-            .keep_hidden = context.keep_hidden};
+            .keep_hidden = context.keep_hidden,
+            .cached = context.cached};
   }
   /// By a training step, whether for the first time or again.
   [[nodiscard]] bool trains() const { return mode == Mode::train || mode == Mode::recompute; }

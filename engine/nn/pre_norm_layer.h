@@ -64,6 +64,10 @@ class PreNormLayer final : public Block {
     return list;
   }
 
+  [[nodiscard]] std::optional<KeyValueShape> key_values() const override {
+    return attention_.key_values();
+  }
+
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override {
     DSTRAIN_CHECK(input.size() == (place_.first ? 1u : 2u), name() + ": wrong number of inputs");

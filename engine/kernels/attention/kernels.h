@@ -93,7 +93,39 @@ struct ResizeRows {
   DType dtype;
 };
 
+/// Key and value heads of rows of qkv into a cache, each at its sequence's slot and its position.
+struct StoreHeads {
+  const void* qkv;                ///< [rows, layout.width()]
+  void *keys, *values;            ///< [slots, capacity, kv_heads, head_dim]
+  const std::int32_t* slots;      ///< [rows]
+  const std::int32_t* positions;  ///< [rows], below `capacity`
+  std::int64_t rows, capacity;
+  HeadLayout layout;  ///< head_dim a multiple of 8
+  DType dtype;
+};
+
+/// Softmax attention of the queries of each row to its slot's keys up to its position, its own among
+/// them. The keys of a row are cut into `splits` runs, whose results are joined by their maxima and
+/// sums (Dao et al. 2023, "Flash-Decoding").
+struct CachedAttention {
+  const void* qkv;            ///< [rows, layout.width()]: the queries
+  const void *keys, *values;  ///< as in StoreHeads
+  const std::int32_t* slots;
+  const std::int32_t* positions;
+  void* out;       ///< [rows, heads * head_dim]
+  float* partial;  ///< [rows, heads, splits, head_dim + 2]; null: one split
+  std::int64_t rows, capacity, splits;
+  HeadLayout layout;  ///< head_dim even, at most 256
+  float scale;
+  bool alibi;
+  std::int64_t first_head;   ///< of the query heads in the model
+  std::int64_t model_heads;  ///< that the model has
+  DType dtype;
+};
+
 namespace cuda {
+void store_heads(const StoreHeads& args, cudaStream_t stream);
+void cached_attention(const CachedAttention& args, cudaStream_t stream);
 void rotate_heads(const RotateHeads& args, cudaStream_t stream);
 void pack_heads(const PackHeads& args, cudaStream_t stream);
 void stretch_heads(const StretchHeads& args, cudaStream_t stream);
@@ -101,6 +133,8 @@ void resize_rows(const ResizeRows& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
+void store_heads(const StoreHeads& args);
+void cached_attention(const CachedAttention& args);
 void rotate_heads(const RotateHeads& args);
 void pack_heads(const PackHeads& args);
 void stretch_heads(const StretchHeads& args);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "engine/kernels/attention/kernels.h"
 #include "engine/kernels/reference_view.h"
@@ -47,6 +48,54 @@ void rotate_heads(const RotateHeads& a) {
         turn(a.table, position, half, i, a.back ? -1 : 1, low, high);
         qkv.set(head + i, low);
         qkv.set(head + half + i, high);
+      }
+    }
+  }
+}
+
+void store_heads(const StoreHeads& a) {
+  const View qkv(const_cast<void*>(a.qkv), a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const std::int64_t place = a.slots[row] * a.capacity + a.positions[row];
+    for (std::int64_t head = 0; head < a.layout.kv_heads; ++head) {
+      for (const int part : {1, 2}) {
+        const View to(part == 1 ? a.keys : a.values, a.dtype);
+        const std::int64_t slot = row * a.layout.slots() + a.layout.slot({part, head});
+        for (std::int64_t i = 0; i < a.layout.head_dim; ++i)
+          to.set((place * a.layout.kv_heads + head) * a.layout.head_dim + i,
+                 qkv.at(slot * a.layout.head_dim + i));
+      }
+    }
+  }
+}
+
+void cached_attention(const CachedAttention& a) {
+  const View qkv(a.qkv, a.dtype), keys(a.keys, a.dtype), values(a.values, a.dtype);
+  const View out(a.out, a.dtype);
+  const std::int64_t width = a.layout.head_dim, group = a.layout.heads / a.layout.kv_heads;
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    for (std::int64_t head = 0; head < a.layout.heads; ++head) {
+      const std::int64_t query = (row * a.layout.slots() + a.layout.slot({0, head})) * width;
+      const auto place = [&](std::int64_t key) {
+        return ((a.slots[row] * a.capacity + key) * a.layout.kv_heads + head / group) * width;
+      };
+      const double slope = a.alibi ? alibi_slope(a.first_head + head, a.model_heads) : 0;
+      std::vector<double> scores;
+      for (std::int64_t key = 0; key <= a.positions[row]; ++key) {
+        double score = 0;
+        for (std::int64_t i = 0; i < width; ++i)
+          score += qkv.at(query + i) * keys.at(place(key) + i);
+        scores.push_back(score * static_cast<double>(a.scale) +
+                         slope * static_cast<double>(key - a.positions[row]));
+      }
+      const double max = std::ranges::max(scores);
+      double sum = 0;
+      for (double& score : scores) sum += score = std::exp(score - max);
+      for (std::int64_t i = 0; i < width; ++i) {
+        double value = 0;
+        for (std::int64_t key = 0; key <= a.positions[row]; ++key)
+          value += scores[static_cast<std::size_t>(key)] * values.at(place(key) + i);
+        out.set((row * a.layout.heads + head) * width + i, value / sum);
       }
     }
   }

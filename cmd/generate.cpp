@@ -1,0 +1,343 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cmd/command.h"
+#include "cmd/input_path.h"
+#include "cmd/prompt_file.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/data/tokenizer/chat_template.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/device/device.h"
+#include "engine/infer/finished_model.h"
+#include "engine/infer/writer.h"
+
+namespace dstrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct GenerateArguments {
+  std::string model, adapter, prompts, output, system, tokenizer;
+  std::vector<std::string> prompt;
+  std::string dtype = "auto";
+  bool average = false, raw = false, on_cpu = false;
+  int batch = 0;
+  WriteOptions write;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+at::ScalarType type_of(const std::string& word, const DeviceFacts& device) {
+  if (word == "fp32") return at::kFloat;
+  if (word == "bf16") return at::kBFloat16;
+  if (word == "fp16") return at::kHalf;
+  if (!device.is_cuda()) return at::kFloat;
+  return device.limits.bf16_products ? at::kBFloat16 : at::kHalf;
+}
+
+/// The token that closes a turn in the template of the Qwen family, where the tokenizer has it.
+constexpr const char* kTurnEnd = "<|im_end|>";
+
+bool has_chat_form(const Tokenizer& tokenizer) {
+  return tokenizer.chat_template().find(kTurnEnd) != std::string::npos;
+}
+
+/// What ends an answer: the end token of the tokenizer, those of generation_config.json, and what
+/// closes a turn of a chat.
+std::vector<std::int64_t> stop_tokens(const Tokenizer& tokenizer,
+                                      const std::filesystem::path& folder) {
+  std::vector<std::int64_t> stops;
+  if (const auto end = tokenizer.eos()) stops.push_back(*end);
+  if (has_chat_form(tokenizer)) {
+    if (const auto end = tokenizer.token_id(kTurnEnd)) stops.push_back(*end);
+  }
+  const std::filesystem::path file = folder / "generation_config.json";
+  if (path_kind(file.string()) == PathKind::file) {
+    const nlohmann::json json = parse_json(read_file(file), file.string());
+    const auto found = json.find("eos_token_id");
+    if (found != json.end()) {
+      for (const nlohmann::json& id :
+           found->is_array() ? *found : nlohmann::json::array({*found})) {
+        if (id.is_number_integer()) stops.push_back(id.get<std::int64_t>());
+      }
+    }
+  }
+  std::ranges::sort(stops);
+  stops.erase(std::ranges::unique(stops).begin(), stops.end());
+  return stops;
+}
+
+std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
+  if (arguments.prompt.empty() == arguments.prompts.empty())
+    throw Error(ErrorKind::usage,
+                arguments.prompt.empty() ? "no prompt" : "--prompt and --prompts together",
+                "give one of --prompt TEXT and --prompts FILE");
+  if (!arguments.prompts.empty()) return read_prompts(arguments.prompts);
+  std::vector<FilePrompt> prompts;
+  for (const std::string& text : arguments.prompt)
+    prompts.push_back({std::to_string(prompts.size() + 1), text});
+  return prompts;
+}
+
+/// Tokens of a prompt, in the form of a chat where the tokenizer has one.
+std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const std::string& text,
+                                    const GenerateArguments& arguments) {
+  const bool chat = !arguments.raw && has_chat_form(tokenizer);
+  const std::string whole =
+      !chat ? text
+      : arguments.system.empty()
+          ? qwen_chat_prompt(qwen_default_system(tokenizer.chat_template()), text)
+          : qwen_chat_prompt(arguments.system, text);
+  std::vector<std::int64_t> tokens;
+  if (!chat) {
+    const auto opening = tokenizer.opening();
+    tokens.assign(opening.begin(), opening.end());
+  }
+  for (const std::int32_t token : tokenizer.encode(whole)) tokens.push_back(token);
+  return tokens;
+}
+
+/// Answers in the order of the prompts, each written as soon as all before it are.
+class AnswerLines {
+ public:
+  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, const std::string& file)
+      : prompts_(prompts),
+        samples_(static_cast<std::size_t>(samples)),
+        waiting_(prompts.size() * samples_) {
+    if (file.empty()) return;
+    out_.open(file, std::ios::binary);
+    if (!out_)
+      throw Error(ErrorKind::usage, fmt::format("{} cannot be written", file),
+                  "-o FILE in a folder that is there");
+    name_ = file;
+  }
+
+  void add(WrittenAnswer answer) {
+    const std::size_t place = answer.prompt * samples_ + static_cast<std::size_t>(answer.sample);
+    tokens_ += answer.tokens;
+    ++whole_;
+    waiting_[place] = std::move(answer);
+    for (; next_ < waiting_.size() && waiting_[next_]; ++next_)
+      write(*std::exchange(waiting_[next_], std::nullopt));
+  }
+
+  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  [[nodiscard]] std::size_t whole() const { return whole_; }
+  [[nodiscard]] std::size_t count() const { return waiting_.size(); }
+  [[nodiscard]] int without_room() const { return without_room_; }
+
+ private:
+  void write(const WrittenAnswer& answer) {
+    const FilePrompt& prompt = prompts_[answer.prompt];
+    nlohmann::ordered_json line = {{"id", parse_json(prompt.id, "id")},
+                                   {"prompt", prompt.text},
+                                   {"answer", answer.text},
+                                   {"tokens", answer.tokens},
+                                   {"ended", answer.ended},
+                                   {"logprob", answer.log_probability}};
+    if (samples_ > 1) line["sample"] = answer.sample;
+    if (answer.tokens == 0 && answer.ended == "room") ++without_room_;
+    const std::string text =
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    if (name_.empty()) return print_text(text);
+    out_ << text << std::flush;
+    if (!out_)
+      throw Error(ErrorKind::checkpoint, fmt::format("{} cannot be written", name_),
+                  "is the disk full?");
+  }
+
+  const std::vector<FilePrompt>& prompts_;
+  std::size_t samples_;
+  std::vector<std::optional<WrittenAnswer>> waiting_;
+  std::ofstream out_;
+  std::string name_;
+  std::size_t next_ = 0, whole_ = 0;
+  std::int64_t tokens_ = 0;
+  int without_room_ = 0;
+};
+
+/// Answers at once: as many as there are, as memory has room for, and 64 at most.
+int batch_for(const GenerateArguments& arguments, const Model& model, at::ScalarType dtype,
+              const DeviceFacts& device, std::size_t answers, std::int64_t capacity) {
+  constexpr std::int64_t kMost = 64;
+  std::int64_t batch = std::min(kMost, static_cast<std::int64_t>(answers));
+  const Bytes row = capacity * CachedModel::token_bytes(model, dtype);
+  if (device.is_cuda() && row > 0) {
+    const MemoryFigures memory = memory_figures(device.device);
+    const Bytes room = (memory.device_total - memory.device_used) / 10 * 8;
+    batch = std::clamp<std::int64_t>(room / row - 1, 1, batch);
+  }
+  if (arguments.batch > 0)
+    batch = std::min<std::int64_t>(arguments.batch, static_cast<std::int64_t>(answers));
+  return static_cast<int>(batch);
+}
+
+int generate(GenerateArguments arguments) {
+  if (arguments.write.sampling.temperature == 0 &&
+      (arguments.write.sampling.top_k > 0 || arguments.write.sampling.top_p < 1 ||
+       arguments.write.sampling.min_p > 0))
+    throw Error(ErrorKind::usage,
+                "--top-k, --top-p and --min-p choose among tokens, and --temperature 0 takes the "
+                "most likely one",
+                "add --temperature 1, or leave them out");
+  const std::vector<FilePrompt> prompts = prompts_of(arguments);
+  const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
+  const at::ScalarType dtype = type_of(arguments.dtype, device);
+  FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
+                                                              .average = arguments.average,
+                                                              .device = device.device,
+                                                              .dtype = dtype});
+  const std::filesystem::path tokenizer_folder =
+      arguments.tokenizer.empty() ? found.tokenizer : std::filesystem::path(arguments.tokenizer);
+  if (tokenizer_folder.empty())
+    throw Error(ErrorKind::usage, found.what + ": the run names no tokenizer",
+                "--tokenizer FOLDER");
+  const auto tokenizer = Tokenizer::open(tokenizer_folder);
+  std::vector<std::vector<std::int64_t>> tokens;
+  std::int64_t longest = 0;
+  for (const FilePrompt& prompt : prompts) {
+    tokens.push_back(tokens_of(*tokenizer, prompt.text, arguments));
+    if (tokens.back().empty())
+      throw Error(ErrorKind::data, fmt::format("prompt {} has no token", prompt.id),
+                  "a text with a letter in it");
+    for (const std::int64_t token : tokens.back()) {
+      if (token >= found.model.vocab_size)
+        throw Error(
+            ErrorKind::data,
+            fmt::format("{}: token {} of the tokenizer {} is none of the model's {}", found.what,
+                        token, tokenizer_folder.string(), found.model.vocab_size),
+            "--tokenizer with the model's own");
+    }
+    longest = std::max(longest, static_cast<std::int64_t>(tokens.back().size()));
+  }
+  arguments.write.stop_tokens = stop_tokens(*tokenizer, tokenizer_folder);
+  std::int64_t capacity = longest + arguments.write.max_tokens;
+  if (found.positions > 0) capacity = std::min<std::int64_t>(capacity, found.positions);
+  const int batch =
+      batch_for(arguments, found.model, dtype, device,
+                prompts.size() * static_cast<std::size_t>(arguments.write.samples), capacity);
+  CachedModel model(found.model, device.device, dtype, batch, capacity);
+  print_error("{}: {} on {}, {} prompt{}{}\n", found.what, c10::toString(dtype), device.name,
+              prompts.size(), prompts.size() == 1 ? "" : "s",
+              !arguments.raw && has_chat_form(*tokenizer) ? " as chats (--raw: as they are)" : "");
+
+  const bool shows =
+      prompts.size() == 1 && arguments.write.samples == 1 && arguments.output.empty();
+  AnswerLines lines(prompts, arguments.write.samples, arguments.output);
+  const auto begin = Clock::now();
+  auto shown = begin;
+  std::optional<WrittenAnswer> single;
+  const auto done = [&](WrittenAnswer answer) {
+    if (shows) single = answer;
+    if (!shows) lines.add(std::move(answer));
+    const auto now = Clock::now();
+    if (arguments.output.empty() || now - shown < std::chrono::seconds(2)) return;
+    shown = now;
+    print_error(
+        "{} of {} answers, {:.0f} tokens/s\n", lines.whole(), lines.count(),
+        static_cast<double>(lines.tokens()) / std::chrono::duration<double>(now - begin).count());
+  };
+  std::function<void(std::string_view)> text;
+  if (shows) text = [](std::string_view more) { print_text(more); };
+  interrupted = 0;
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  write_answers(model, *tokenizer, tokens, arguments.write, done, text,
+                [] { return interrupted != 0; });
+  std::signal(SIGINT, SIG_DFL);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  if (shows) print_text("\n");
+  const std::int64_t count = single ? single->tokens : lines.tokens();
+  print_error("{} tokens in {:.1f} s, {:.1f} tokens/s{}\n", count, seconds,
+              static_cast<double>(count) / std::max(seconds, 1e-9),
+              single ? fmt::format("; ended by {}", single->ended) : "");
+  const int without =
+      lines.without_room() + (single && single->tokens == 0 && single->ended == "room" ? 1 : 0);
+  if (without > 0)
+    print_error("{} of {} prompts fill all {} positions of the model and got no answer\n", without,
+                prompts.size(), found.positions);
+  constexpr int kInterrupted = 130;
+  return interrupted != 0 ? kInterrupted : 0;
+}
+
+}  // namespace
+
+Command add_generate(CLI::App& root) {
+  auto options = std::make_shared<GenerateArguments>();
+  CLI::App* app = root.add_subcommand(
+      "generate",
+      "Let a model answer: a folder in the Hugging Face layout, a run or a checkpoint.\n"
+      "  dstrain generate runs/qwen-... --prompt 'What is 7 times 8?'\n"
+      "  dstrain generate models/Qwen2.5-3B --prompts questions.jsonl -o answers.jsonl");
+  app->add_option(
+         "model", options->model,
+         "Folder of a model, run directory (its newest valid checkpoint) or checkpoint directory.")
+      ->required()
+      ->check(input_folder());
+  app->add_option("--prompt", options->prompt,
+                  "A prompt; again for more. One alone is answered as plain text.");
+  app->add_option("--prompts", options->prompts,
+                  "JSONL with prompt and perhaps id, or a prompt in each line.")
+      ->check(input_file());
+  app->add_option("-o,--output", options->output,
+                  "File of answers, a JSON object in each line, in the order of the prompts. "
+                  "Default: standard output.");
+  app->add_flag("--raw", options->raw,
+                "Take prompts as they are, although the tokenizer has the form of a chat.");
+  app->add_option("--system", options->system,
+                  "System message of chats. Default: the tokenizer's own.");
+  app->add_option("--adapter", options->adapter, "Folder of a PEFT adapter for the model.")
+      ->check(input_folder());
+  app->add_flag("--ema", options->average,
+                "Of a run with ema.decay: the average of the weights over the steps.");
+  app->add_option("--tokenizer", options->tokenizer,
+                  "Folder or file of the tokenizer. Default: the model's.");
+  app->add_option("--tokens", options->write.max_tokens, "Longest answer, in tokens. Default 256.")
+      ->check(CLI::Range(1, 1 << 20));
+  app->add_option("--temperature", options->write.sampling.temperature,
+                  "0 (default): always the most likely token.")
+      ->check(CLI::Range(0.0, 100.0));
+  app->add_option("--top-k", options->write.sampling.top_k,
+                  "Only the most likely so many tokens; 0 (default): all.")
+      ->check(CLI::Range(0, 1 << 24));
+  app->add_option("--top-p", options->write.sampling.top_p,
+                  "Only the fewest tokens whose probabilities reach this sum. Default 1.")
+      ->check(CLI::Range(1e-6, 1.0));
+  app->add_option("--min-p", options->write.sampling.min_p,
+                  "Only tokens above this share of the largest probability. Default 0.")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--repetition-penalty", options->write.sampling.repetition_penalty,
+                  "Above 1: tokens that came already become less likely. Default 1.")
+      ->check(CLI::Range(0.01, 100.0));
+  app->add_option("--stop", options->write.stop_texts,
+                  "A text that ends an answer, beside the model's end tokens; again for more.");
+  app->add_option("--samples", options->write.samples, "Answers to each prompt. Default 1.")
+      ->check(CLI::Range(1, 1 << 20));
+  app->add_option("--seed", options->write.seed,
+                  "Of random choices: the same answers at any --batch. Default 42.");
+  app->add_option("--batch", options->batch,
+                  "Answers written at once; 0 (default): as many as fit, 64 at most.")
+      ->check(CLI::Range(0, 1 << 16));
+  app->add_option("--dtype", options->dtype,
+                  "fp32, bf16, fp16, or auto (default): bf16 where the GPU has its products, else "
+                  "fp16; fp32 on a CPU.")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  app->add_flag("--cpu", options->on_cpu, "Compute on the CPU although there is a GPU.");
+  return {app, [options] { return generate(*options); }};
+}
+
+}  // namespace dstrain

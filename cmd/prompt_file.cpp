@@ -1,0 +1,48 @@
+#include "cmd/prompt_file.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+
+namespace dstrain {
+namespace {
+
+FilePrompt prompt_of(const std::string& line, const std::string& where, int number) {
+  const nlohmann::json json = parse_json(line, where);
+  const auto prompt = json.is_object() ? json.find("prompt") : json.end();
+  if (!json.is_object() || prompt == json.end() || !prompt->is_string())
+    throw Error(ErrorKind::data,
+                fmt::format("{}: no prompt, a text, in {}", where, shown_json(json)),
+                R"(lines are objects as {"prompt": "..", "id": 7})");
+  const auto id = json.find("id");
+  return {.id = id == json.end() ? std::to_string(number) : json_text(*id),
+          .text = prompt->get<std::string>()};
+}
+
+}  // namespace
+
+std::vector<FilePrompt> read_prompts(const std::filesystem::path& file) {
+  const std::string text = read_file(file);
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && text[first] == '{';
+  std::vector<FilePrompt> prompts;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    prompts.push_back(is_json ? prompt_of(line, fmt::format("{}:{}", file.string(), number), number)
+                              : FilePrompt{std::to_string(number), line});
+  }
+  if (prompts.empty())
+    throw Error(ErrorKind::data, file.string() + " has no prompt", "a text in each line, or JSONL");
+  return prompts;
+}
+
+}  // namespace dstrain

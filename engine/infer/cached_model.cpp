@@ -1,0 +1,151 @@
+#include "engine/infer/cached_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "engine/base/error.h"
+#include "engine/models/language_head.h"
+
+namespace dstrain {
+namespace {
+
+/// Rows of a pass that reads prompts: products are chosen for each number of rows, so on a GPU
+/// there are few such numbers.
+std::int64_t padded_rows(std::int64_t rows, bool is_gpu) {
+  constexpr std::uint64_t kLeastRows = 16;
+  if (!is_gpu) return rows;
+  return static_cast<std::int64_t>(
+      std::bit_ceil(std::max(kLeastRows, static_cast<std::uint64_t>(rows))));
+}
+
+template <typename T>
+at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, c10::Device device) {
+  return at::from_blob(const_cast<T*>(values.data()), {static_cast<std::int64_t>(values.size())},
+                       type)
+      .to(device, type, /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
+
+CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype, std::int64_t slots,
+                         std::int64_t capacity)
+    : model_(model),
+      device_(device),
+      stream_(device.is_cuda() ? Stream::from_pool(device) : Stream(device)),
+      slots_(slots),
+      capacity_(capacity) {
+  const StreamScope scope(stream_);
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  for (const auto& block : model.blocks) {
+    ops::KeyValues cache;
+    // Rows that fill a pass up go into one more slot.
+    if (const auto kept = block->key_values()) {
+      cache.keys = at::zeros({slots + 1, capacity, kept->heads, kept->head_dim}, options);
+      cache.values = at::zeros(cache.keys.sizes(), options);
+    }
+    caches_.push_back(std::move(cache));
+  }
+  const auto index = at::TensorOptions().dtype(at::kInt).device(device);
+  step_ = {.tokens = at::zeros({slots, 1}, index.dtype(at::kLong)),
+           .sequences = {.starts = at::arange(slots + 1, index),
+                         .longest = capacity,
+                         .positions = at::zeros({slots}, index)},
+           .slots = at::arange(slots, index)};
+  // The experts' products are of sizes that the host asks for.
+  if (!device.is_cuda() || model.experts_per_token > 0) steps_before_graph_ = -1;
+}
+
+Bytes CachedModel::token_bytes(const Model& model, at::ScalarType dtype) {
+  Bytes bytes = 0;
+  for (const auto& block : model.blocks) {
+    if (const auto kept = block->key_values())
+      bytes += 2 * kept->heads * kept->head_dim * static_cast<Bytes>(c10::elementSize(dtype));
+  }
+  return bytes;
+}
+
+at::Tensor CachedModel::forward(const Pass& pass) {
+  const at::NoGradGuard no_gradients;
+  const Batch batch{.tokens = pass.tokens, .sequences = pass.sequences};
+  ops::CachedRows rows{.slots = pass.slots, .whole = pass.whole, .cache = {}};
+  BlockContext context{.mode = Mode::generate, .cached = &rows};
+  Tensors state;
+  for (std::size_t i = 0; i + 1 < model_.blocks.size(); ++i) {
+    rows.cache = caches_[i];
+    state = model_.blocks[i]->forward(state, batch, context);
+  }
+  if (pass.last.defined()) {
+    for (at::Tensor& tensor : state) tensor = tensor.index_select(0, pass.last);
+  }
+  auto* const head = dynamic_cast<LanguageHead*>(model_.blocks.back().get());
+  DSTRAIN_CHECK(head != nullptr, "a model without a language head");
+  return head->logits(state).to(at::kFloat);
+}
+
+at::Tensor CachedModel::read(std::span<const std::vector<std::int64_t>> prompts,
+                             std::span<const std::int64_t> slots) {
+  DSTRAIN_CHECK(!prompts.empty() && prompts.size() == slots.size(), "prompts and slots");
+  std::vector<std::int64_t> tokens, last;
+  std::vector<std::int32_t> positions, own, starts = {0};
+  std::int64_t longest = 0;
+  const auto add = [&](std::span<const std::int64_t> sequence, std::int64_t slot) {
+    tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+    for (std::size_t i = 0; i < sequence.size(); ++i) {
+      positions.push_back(static_cast<std::int32_t>(i));
+      own.push_back(static_cast<std::int32_t>(slot));
+    }
+    starts.push_back(static_cast<std::int32_t>(tokens.size()));
+    longest = std::max(longest, static_cast<std::int64_t>(sequence.size()));
+  };
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    DSTRAIN_CHECK(!prompts[i].empty() && std::cmp_less_equal(prompts[i].size(), capacity_),
+                  "a prompt is empty, or longer than the cache");
+    add(prompts[i], slots[i]);
+    last.push_back(static_cast<std::int64_t>(tokens.size()) - 1);
+  }
+  std::int64_t fill = padded_rows(static_cast<std::int64_t>(tokens.size()), device_.is_cuda()) -
+                      static_cast<std::int64_t>(tokens.size());
+  for (; fill > 0; fill -= capacity_)
+    add(std::vector<std::int64_t>(static_cast<std::size_t>(std::min(fill, capacity_))), slots_);
+  const StreamScope scope(stream_);
+  const at::Tensor logits =
+      forward({.tokens = on_device(tokens, at::kLong, device_).unsqueeze(0),
+               .sequences = {.starts = on_device(starts, at::kInt, device_),
+                             .longest = longest,
+                             .positions = on_device(positions, at::kInt, device_)},
+               .slots = on_device(own, at::kInt, device_),
+               .last = on_device(last, at::kLong, device_),
+               .whole = true});
+  stream_.synchronize();
+  return logits;
+}
+
+at::Tensor CachedModel::advance(std::span<const std::int64_t> tokens,
+                                std::span<const std::int32_t> positions) {
+  DSTRAIN_CHECK(std::cmp_equal(tokens.size(), slots_) && std::cmp_equal(positions.size(), slots_),
+                "a token and a position for each slot");
+  DSTRAIN_CHECK(std::ranges::max(positions) < capacity_, "a position beyond the cache");
+  const StreamScope scope(stream_);
+  step_.tokens.copy_(at::tensor(tokens, at::kLong).view({slots_, 1}));
+  step_.sequences.positions.copy_(at::tensor(positions, at::kInt));
+  if (steps_before_graph_ != 0) {
+    if (steps_before_graph_ > 0) --steps_before_graph_;
+    step_logits_ = forward(step_);
+  } else {
+    if (!step_graph_.captured())
+      step_graph_.capture(
+          stream_, [this] { step_logits_ = forward(step_); }, nullptr);
+    step_graph_.replay(stream_);
+  }
+  stream_.synchronize();
+  return step_logits_;
+}
+
+}  // namespace dstrain

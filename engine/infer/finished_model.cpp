@@ -1,0 +1,156 @@
+#include "engine/infer/finished_model.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
+#include "engine/base/model_folder.h"
+#include "engine/infer/saved_weights.h"
+#include "engine/models/peft.h"
+#include "engine/models/trainable.h"
+#include "engine/models/weights.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Gives every weight its value, a tensor of a file at a time.
+void load_values(Model& model, const TensorReader& read, const FinishedModelOptions& options) {
+  for (Parameter* parameter : all_parameters(model)) {
+    const auto kind = at::TensorOptions().dtype(options.dtype).device(options.device);
+    parameter->value = at::empty(parameter->shape, kind);
+    at::Tensor flat = parameter->value.flatten();
+    std::int64_t begin = 0;
+    for (const Piece& part : parameter->parts) {
+      std::vector<float> values = read(part);
+      const auto count = static_cast<std::int64_t>(values.size());
+      flat.narrow(0, begin, count).copy_(at::from_blob(values.data(), {count}, at::kFloat));
+      begin += count;
+    }
+    parameter->trainable = false;
+  }
+}
+
+/// What adapter_config.json says that open_adapter() is asked for.
+LoraConfig lora_of(const fs::path& folder) {
+  const fs::path file = folder / "adapter_config.json";
+  if (path_kind(file.string()) != PathKind::file)
+    throw Error(ErrorKind::usage, fmt::format("{} has no adapter_config.json", folder.string()),
+                "--adapter takes the folder of a PEFT adapter, as `dstrain checkpoint export` or "
+                "save_pretrained writes it");
+  const nlohmann::json json = parse_json(read_file(file), file.string());
+  const auto names = [&](const char* key) {
+    std::vector<std::string> list;
+    const auto found = json.find(key);
+    if (found == json.end() || found->is_null()) return list;
+    if (!found->is_array() ||
+        !std::ranges::all_of(*found, [](const nlohmann::json& name) { return name.is_string(); }))
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: {} is {}", file.string(), key, shown_json(*found)),
+                  "a list of names of modules is supported");
+    for (const nlohmann::json& name : *found) list.push_back(name.get<std::string>());
+    return list;
+  };
+  LoraConfig config;
+  const auto rank = json.find("r"), alpha = json.find("lora_alpha");
+  if (rank == json.end() || !rank->is_number_integer() || alpha == json.end() ||
+      !alpha->is_number())
+    throw Error(ErrorKind::data, fmt::format("{}: r and lora_alpha are no numbers", file.string()));
+  config.rank = rank->get<int>();
+  config.alpha = alpha->get<double>();
+  config.targets = names("target_modules");
+  config.also_train = names("modules_to_save");
+  config.weights = folder.string();
+  return config;
+}
+
+/// max_position_embeddings or n_positions of config.json.
+int positions_of(const Model& model) {
+  const nlohmann::json json = parse_json(model.config_json, "config.json");
+  for (const char* key : {"max_position_embeddings", "n_positions"}) {
+    const auto found = json.find(key);
+    if (found != json.end() && found->is_number_integer() && *found > 0) return found->get<int>();
+  }
+  return 0;
+}
+
+void require_text(const Model& model, const std::string& what) {
+  if (model.is_language()) return;
+  throw Error(ErrorKind::usage, fmt::format("{} is a model of images: it writes no text", what));
+}
+
+FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& options) {
+  if (options.average)
+    throw Error(ErrorKind::usage, "--ema: a folder of a model has no average of its weights",
+                "give the run or its checkpoint");
+  Recipe recipe;
+  recipe.model.weights = folder.string();
+  const ModelInputs inputs{.fp16 = options.dtype == at::kHalf};
+  FinishedModel found{
+      .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
+  require_text(found.model, found.what);
+  if (!options.adapter.empty()) recipe.lora = lora_of(options.adapter);
+  Model whole = make_trainable_model(recipe, inputs);
+  std::vector<std::string> notes;
+  const std::unique_ptr<WeightSource> source = first_weights(recipe, whole, notes);
+  const TensorReader read = [&](const Piece& part) {
+    for (const Parameter* parameter : all_parameters(whole)) {
+      for (const Piece& own : parameter->parts) {
+        if (own.name != part.name) continue;
+        std::vector<float> values(static_cast<std::size_t>(own.numel()));
+        source->read_whole(*parameter, own, 0, values);
+        return values;
+      }
+    }
+    throw Error(ErrorKind::internal, "no tensor " + part.name);
+  };
+  load_values(found.model, recipe.lora.rank > 0 ? merged(whole, recipe.lora, read) : read, options);
+  if (recipe.lora.rank > 0) found.what += " with " + options.adapter.string();
+  return found;
+}
+
+FinishedModel open_run(const fs::path& source, const FinishedModelOptions& options) {
+  if (!options.adapter.empty())
+    throw Error(ErrorKind::usage, "--adapter: a run has its own adapters",
+                "leave it out, or give the folder of the base model");
+  const fs::path checkpoint = checkpoint_in(source);
+  SavedWeights weights(checkpoint, options.average);
+  const Recipe& recipe = weights.recipe();
+  FinishedModel found{
+      .model = make_model(recipe.model, {.sequence = recipe.data.sequence,
+                                         .experts = recipe.experts,
+                                         .fp16 = options.dtype == at::kHalf}),
+      .tokenizer = recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer,
+      .what = fmt::format("{}, step {}", source.string(), weights.reader().state().step)};
+  require_text(found.model, found.what);
+  const TensorReader read = [&](const Piece& part) { return weights.read(part); };
+  load_values(found.model, recipe.lora.rank > 0 ? merged(weights.model(), recipe.lora, read) : read,
+              options);
+  return found;
+}
+
+}  // namespace
+
+FinishedModel open_finished_model(const fs::path& source, const FinishedModelOptions& options) {
+  const bool is_folder = path_kind((source / "config.json").string()) == PathKind::file;
+  if (!is_folder && path_kind((source / "adapter_config.json").string()) == PathKind::file)
+    throw Error(ErrorKind::usage,
+                source.string() + " is an adapter, without the model that it changes",
+                "give the model's folder, and --adapter " + source.string());
+  FinishedModel found = is_folder ? open_folder(source, options) : open_run(source, options);
+  found.positions = positions_of(found.model);
+  return found;
+}
+
+}  // namespace dstrain

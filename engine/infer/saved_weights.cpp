@@ -1,0 +1,98 @@
+#include "engine/infer/saved_weights.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/run_layout.h"
+#include "engine/checkpoint/base_weights.h"
+#include "engine/models/family.h"
+#include "engine/models/trainable.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/phases.h"
+
+namespace dstrain {
+namespace {
+
+Recipe recipe_of(const CheckpointReader& reader, const std::filesystem::path& path) {
+  const LoadedRecipe loaded = parse_recipe(reader.state().recipe, (path / "recipe").string());
+  return phase_recipe(loaded.recipe, reader.state().phase);
+}
+
+/// The run's model; a head that is in the checkpoint says the number of classes.
+Model trained_model(const CheckpointReader& reader, const Recipe& recipe) {
+  ModelInputs inputs{.sequence = recipe.data.sequence, .class_names = reader.state().class_names};
+  const std::string bias = std::string(find_family(recipe.model).classifier) + ".bias";
+  for (const Piece& tensor : reader.tensors()) {
+    if (tensor.name == bias) inputs.classes = static_cast<int>(tensor.numel());
+  }
+  return make_trainable_model(recipe, inputs);
+}
+
+}  // namespace
+
+std::filesystem::path checkpoint_in(const std::filesystem::path& source) {
+  if (parse_checkpoint_name(source)) return source;
+  std::vector<std::string> problems;
+  const auto newest = newest_valid(find_checkpoints_folder(source), problems);
+  if (!newest) {
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} holds no valid checkpoint{}", source.string(),
+                            problems.empty() ? "" : ": " + problems.front()),
+                "look with `dstrain checkpoint list`");
+  }
+  return newest->path;
+}
+
+SavedWeights::SavedWeights(std::filesystem::path checkpoint, bool average)
+    : path_(std::move(checkpoint)),
+      reader_(CheckpointReader::open(path_, /*verify=*/true)),
+      recipe_(recipe_of(*reader_, path_)),
+      model_(trained_model(*reader_, recipe_)),
+      average_(average) {
+  if (average && recipe_.ema.decay == 0) {
+    throw Error(ErrorKind::usage, "--ema: the run keeps no average of its weights (ema.decay is 0)",
+                "leave it out; the weights themselves are taken");
+  }
+  for (const Piece& tensor : reader_->tensors()) saved_.insert(tensor.name);
+}
+
+Model SavedWeights::plain_model() const {
+  return make_model(recipe_.model, {.classes = model_.classes,
+                                    .sequence = recipe_.data.sequence,
+                                    .experts = recipe_.experts,
+                                    .class_names = model_.class_names});
+}
+
+std::vector<float> SavedWeights::read(const Piece& part) {
+  Piece whole(part.name, part.shape);
+  std::vector<float> values(static_cast<std::size_t>(whole.numel()));
+  // Frozen weights are their own average.
+  if (average_ && saved_.contains(average_name(part.name))) whole.name = average_name(part.name);
+  if (saved_.contains(whole.name)) {
+    reader_->read(whole, values);
+  } else {
+    read_base(part, values);
+  }
+  return values;
+}
+
+void SavedWeights::read_base(const Piece& part, std::span<float> values) {
+  if (!base_) {
+    Recipe recipe = recipe_;
+    recipe.lora.weights.clear();  // what it started from stands in the checkpoint
+    check_base(path_, reader_->state().base, base_reference(recipe));
+    std::vector<std::string> notes;
+    base_ = first_weights(recipe, model_, notes);
+  }
+  for (const Parameter* parameter : all_parameters(model_)) {
+    for (const Piece& own : parameter->parts) {
+      if (own.name == part.name) return base_->read_whole(*parameter, own, 0, values);
+    }
+  }
+  throw Error(ErrorKind::checkpoint, fmt::format("{}: no tensor '{}'", path_.string(), part.name));
+}
+
+}  // namespace dstrain

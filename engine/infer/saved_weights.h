@@ -1,0 +1,49 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/models/model.h"
+#include "engine/models/weights.h"
+#include "engine/recipe/recipe.h"
+
+/// What a checkpoint holds, as a model: for exports and for models that answer.
+namespace dstrain {
+
+/// `source` where it is a checkpoint, else the newest valid one of the run there.
+/// Error{checkpoint}: none is.
+[[nodiscard]] std::filesystem::path checkpoint_in(const std::filesystem::path& source);
+
+/// A checkpoint with the recipe of its phase and the model that was trained.
+class SavedWeights {
+ public:
+  /// `average`: of the weights over the steps, in their place. Error{checkpoint}, Error{usage}.
+  SavedWeights(std::filesystem::path checkpoint, bool average);
+
+  [[nodiscard]] const CheckpointReader& reader() const { return *reader_; }
+  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] Model& model() { return model_; }
+  /// The run's model without adapters.
+  [[nodiscard]] Model plain_model() const;
+
+  /// A whole tensor; one that the checkpoint leaves out as frozen is that of the run's base.
+  [[nodiscard]] std::vector<float> read(const Piece& part);
+
+ private:
+  void read_base(const Piece& part, std::span<float> values);
+
+  std::filesystem::path path_;
+  std::unique_ptr<CheckpointReader> reader_;
+  Recipe recipe_;
+  Model model_;
+  bool average_;
+  std::set<std::string> saved_;
+  std::unique_ptr<WeightSource> base_;
+};
+
+}  // namespace dstrain

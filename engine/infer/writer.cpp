@@ -1,0 +1,209 @@
+#include "engine/infer/writer.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace dstrain {
+namespace {
+
+/// Rows that are read together; a longer prompt is read by itself.
+constexpr std::size_t kRowsOfPrompts = 4096;
+
+/// One answer on its way.
+struct Sequence {
+  std::size_t prompt = 0;
+  int sample = 0;
+  std::vector<std::int64_t> tokens;  ///< prompt and answer
+  std::size_t answer_begin = 0;
+  double log_probability = 0;
+  std::size_t shown = 0;  ///< bytes of the text that were handed on
+};
+
+class Writing {
+ public:
+  Writing(CachedModel& model, const Tokenizer& tokenizer,
+          std::span<const std::vector<std::int64_t>> prompts, const WriteOptions& options,
+          const std::function<void(WrittenAnswer)>& done,
+          const std::function<void(std::string_view)>& text)
+      : model_(model),
+        tokenizer_(tokenizer),
+        prompts_(prompts),
+        options_(options),
+        done_(done),
+        text_(text),
+        active_(static_cast<std::size_t>(model.slots())) {
+    for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+      for (int sample = 0; sample < options.samples; ++sample) waiting_.push_back({prompt, sample});
+    }
+  }
+
+  /// Reads what fits into free slots, then one token for each; false at the end.
+  bool step() {
+    read_waiting();
+    if (std::ranges::none_of(active_, [](const auto& s) { return s.has_value(); }))
+      return !waiting_.empty();
+    std::vector<std::int64_t> tokens(active_.size());
+    std::vector<std::int32_t> positions(active_.size());
+    std::vector<std::size_t> slots;
+    for (std::size_t slot = 0; slot < active_.size(); ++slot) {
+      if (!active_[slot]) continue;
+      tokens[slot] = active_[slot]->tokens.back();
+      positions[slot] = static_cast<std::int32_t>(active_[slot]->tokens.size()) - 1;
+      slots.push_back(slot);
+    }
+    choose(model_.advance(tokens, positions), slots, /*all_rows=*/true);
+    return true;
+  }
+
+ private:
+  struct Waiting {
+    std::size_t prompt;
+    int sample;
+  };
+
+  void read_waiting() {
+    while (!waiting_.empty()) {
+      std::vector<std::vector<std::int64_t>> prompts;
+      std::vector<std::int64_t> places;
+      std::vector<std::size_t> slots;
+      std::size_t rows = 0;
+      for (std::size_t slot = 0; slot < active_.size() && !waiting_.empty(); ++slot) {
+        if (active_[slot]) continue;
+        const Waiting next = waiting_.front();
+        const std::vector<std::int64_t>& prompt = prompts_[next.prompt];
+        if (std::cmp_greater_equal(prompt.size(), model_.capacity()) || prompt.empty() ||
+            options_.max_tokens == 0) {
+          waiting_.pop_front();
+          done_({.prompt = next.prompt,
+                 .sample = next.sample,
+                 .ended = options_.max_tokens == 0 ? "length" : "room"});
+          --slot;
+          continue;
+        }
+        if (!prompts.empty() && rows + prompt.size() > kRowsOfPrompts) break;
+        waiting_.pop_front();
+        rows += prompt.size();
+        prompts.push_back(prompt);
+        places.push_back(static_cast<std::int64_t>(slot));
+        slots.push_back(slot);
+        active_[slot] = {.prompt = next.prompt,
+                         .sample = next.sample,
+                         .tokens = prompt,
+                         .answer_begin = prompt.size()};
+      }
+      if (prompts.empty()) return;
+      choose(model_.read(prompts, places), slots, /*all_rows=*/false);
+    }
+  }
+
+  /// Adds the next token to the sequences in `slots`. Logits have a row for each of them, or for
+  /// each slot of the model.
+  void choose(const at::Tensor& logits, const std::vector<std::size_t>& slots, bool all_rows) {
+    std::vector<std::span<const std::int64_t>> before(all_rows ? active_.size() : slots.size());
+    std::vector<float> draws(before.size(), 0.5F);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const Sequence& own = *active_[slots[i]];
+      const std::size_t row = all_rows ? slots[i] : i;
+      before[row] = own.tokens;
+      draws[row] = draw_for(options_.seed, own.prompt, static_cast<std::uint32_t>(own.sample),
+                            static_cast<std::uint32_t>(own.tokens.size() - own.answer_begin));
+    }
+    const Chosen chosen = choose_tokens(logits, options_.sampling, before, draws);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::size_t row = all_rows ? slots[i] : i;
+      take(slots[i], chosen.tokens[row], chosen.log_probabilities[row]);
+    }
+  }
+
+  [[nodiscard]] std::string answer_of(const Sequence& own) const {
+    const std::vector<std::int32_t> ids(
+        own.tokens.begin() + static_cast<std::ptrdiff_t>(own.answer_begin), own.tokens.end());
+    return tokenizer_.decode(ids);
+  }
+
+  void take(std::size_t slot, std::int64_t token, float log_probability) {
+    Sequence& own = *active_[slot];
+    own.log_probability += log_probability;
+    const int count = static_cast<int>(own.tokens.size() - own.answer_begin) + 1;
+    if (std::ranges::find(options_.stop_tokens, token) != options_.stop_tokens.end())
+      return finish(slot, answer_of(own), count, "stop");
+    own.tokens.push_back(token);
+    std::string_view ended;
+    if (count >= options_.max_tokens)
+      ended = "length";
+    else if (std::cmp_greater_equal(own.tokens.size(), model_.capacity()))
+      ended = "room";
+    const bool shows = text_ && own.prompt == 0 && own.sample == 0;
+    if (ended.empty() && options_.stop_texts.empty() && !shows) return;
+    std::string text = answer_of(own);
+    std::size_t cut = std::string::npos;
+    for (const std::string& stop : options_.stop_texts) cut = std::min(cut, text.find(stop));
+    if (cut != std::string::npos) {
+      text.resize(cut);
+      ended = "stop";
+    }
+    if (!ended.empty()) return finish(slot, std::move(text), count, ended);
+    if (shows) show(own, text, /*whole=*/false);
+  }
+
+  /// Hands on what is sure: not the bytes of a character that goes on, nor what may become a stop
+  /// text.
+  void show(Sequence& own, const std::string& text, bool whole) {
+    std::size_t end = text.size();
+    if (!whole) {
+      constexpr std::string_view kUnknown = "\xEF\xBF\xBD";
+      while (end >= kUnknown.size() && std::string_view(text).substr(0, end).ends_with(kUnknown))
+        end -= kUnknown.size();
+      for (const std::string& stop : options_.stop_texts) {
+        for (std::size_t length = std::min(stop.size(), end); length > 0; --length) {
+          if (std::string_view(text).substr(0, end).ends_with(
+                  std::string_view(stop).substr(0, length))) {
+            end -= length;
+            break;
+          }
+        }
+      }
+    }
+    if (end <= own.shown) return;
+    text_(std::string_view(text).substr(own.shown, end - own.shown));
+    own.shown = end;
+  }
+
+  void finish(std::size_t slot, std::string text, int tokens, std::string_view ended) {
+    Sequence& own = *active_[slot];
+    if (text_ && own.prompt == 0 && own.sample == 0) show(own, text, /*whole=*/true);
+    done_({.prompt = own.prompt,
+           .sample = own.sample,
+           .text = std::move(text),
+           .tokens = tokens,
+           .ended = ended,
+           .log_probability = own.log_probability});
+    active_[slot].reset();
+  }
+
+  CachedModel& model_;
+  const Tokenizer& tokenizer_;
+  std::span<const std::vector<std::int64_t>> prompts_;
+  const WriteOptions& options_;
+  const std::function<void(WrittenAnswer)>& done_;
+  const std::function<void(std::string_view)>& text_;
+  std::deque<Waiting> waiting_;
+  std::vector<std::optional<Sequence>> active_;
+};
+
+}  // namespace
+
+void write_answers(CachedModel& model, const Tokenizer& tokenizer,
+                   std::span<const std::vector<std::int64_t>> prompts, const WriteOptions& options,
+                   const std::function<void(WrittenAnswer)>& done,
+                   const std::function<void(std::string_view)>& text,
+                   const std::function<bool()>& stop) {
+  Writing writing(model, tokenizer, prompts, options, done, text);
+  while (writing.step()) {
+    if (stop && stop()) return;
+  }
+}
+
+}  // namespace dstrain

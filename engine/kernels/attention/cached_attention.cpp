@@ -1,0 +1,150 @@
+#include "engine/kernels/attention/cached_attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.h"
+#include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/attention_plan.h"
+#include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/gpu.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+kernels::HeadLayout cached_layout(const AttentionShape& shape) {
+  return {shape.heads, shape.kv_heads, shape.head_dim, shape.interleaved};
+}
+
+void store_rows(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
+                const CachedRows& rows) {
+  const kernels::StoreHeads args{.qkv = qkv.const_data_ptr(),
+                                 .keys = rows.cache.keys.mutable_data_ptr(),
+                                 .values = rows.cache.values.mutable_data_ptr(),
+                                 .slots = rows.slots.const_data_ptr<std::int32_t>(),
+                                 .positions = sequences.positions.const_data_ptr<std::int32_t>(),
+                                 .rows = qkv.size(0),
+                                 .capacity = rows.cache.keys.size(1),
+                                 .layout = cached_layout(shape),
+                                 .dtype = kernel_dtype(qkv)};
+  if (qkv.is_cuda()) {
+    kernels::cuda::store_heads(args, current_stream());
+  } else {
+    kernels::reference::store_heads(args);
+  }
+}
+
+/// Runs of keys, so that the blocks of a GPU are some for each multiprocessor, of 128 keys or more.
+std::int64_t splits_for(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t longest) {
+  constexpr std::int64_t kLeastKeys = 128, kMostSplits = 32, kBlocksWanted = 512;
+  const std::int64_t blocks = qkv.size(0) * shape.kv_heads;
+  return std::clamp<std::int64_t>(
+      std::min(longest / kLeastKeys, (kBlocksWanted + blocks - 1) / blocks), 1, kMostSplits);
+}
+
+at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
+                         const Sequences& sequences, const CachedRows& rows) {
+  const std::int64_t count = qkv.size(0), splits = splits_for(qkv, shape, sequences.longest);
+  const at::Tensor out = at::empty({count, shape.width()}, qkv.options());
+  at::Tensor partial;
+  if (splits > 1)
+    partial = at::empty({count, shape.heads, splits, shape.head_dim + 2},
+                        qkv.options().dtype(at::kFloat));
+  kernels::cuda::cached_attention(
+      {.qkv = qkv.const_data_ptr(),
+       .keys = rows.cache.keys.const_data_ptr(),
+       .values = rows.cache.values.const_data_ptr(),
+       .slots = rows.slots.const_data_ptr<std::int32_t>(),
+       .positions = sequences.positions.const_data_ptr<std::int32_t>(),
+       .out = out.mutable_data_ptr(),
+       .partial = splits > 1 ? partial.mutable_data_ptr<float>() : nullptr,
+       .rows = count,
+       .capacity = rows.cache.keys.size(1),
+       .splits = splits,
+       .layout = cached_layout(shape),
+       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+       .alibi = shape.alibi,
+       .first_head = shape.first_head,
+       .model_heads = shape.slopes_of(),
+       .dtype = kernel_dtype(qkv)},
+      current_stream());
+  return out;
+}
+
+/// Row by row, by ATen's products in fp32.
+at::Tensor attend_on_cpu(const at::Tensor& qkv, const AttentionShape& shape,
+                         const Sequences& sequences, const CachedRows& rows) {
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const at::Tensor queries = split_heads(qkv, shape, sequences)[0].select(0, 0);  // [heads, M, d]
+  const at::Tensor out = at::empty({qkv.size(0), shape.width()}, qkv.options());
+  for (std::int64_t row = 0; row < qkv.size(0); ++row) {
+    const std::int64_t position = sequences.positions.const_data_ptr<std::int32_t>()[row],
+                       slot = rows.slots.const_data_ptr<std::int32_t>()[row];
+    const auto kept = [&](const at::Tensor& all) {  // [kv_heads, keys, d]
+      return all.select(0, slot).narrow(0, 0, position + 1).transpose(0, 1).to(at::kFloat);
+    };
+    const at::Tensor query =
+        queries.select(1, row).view({shape.kv_heads, group, shape.head_dim}).to(at::kFloat);
+    at::Tensor scores = at::matmul(
+        query * scale, kept(rows.cache.keys).transpose(1, 2));  // [kv_heads, group, keys]
+    if (shape.alibi) {
+      const at::Tensor places = at::arange(position + 1, scores.options());
+      scores += linear_biases(places.narrow(0, position, 1), places,
+                              {.heads = shape.heads,
+                               .first_head = shape.first_head,
+                               .model_heads = shape.slopes_of()})
+                    .view(scores.sizes());
+    }
+    out.select(0, row).copy_(
+        at::matmul(at::softmax(scores, 2), kept(rows.cache.values)).reshape({shape.width()}));
+  }
+  return out;
+}
+
+void check_cache(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
+                 const CachedRows& rows) {
+  check_attention(qkv, shape, sequences);
+  const auto fits = [&](const at::Tensor& x) {
+    return x.defined() && x.dim() == 4 && x.is_contiguous() &&
+           x.scalar_type() == qkv.scalar_type() && x.device() == qkv.device() &&
+           x.size(2) == shape.kv_heads && x.size(3) == shape.head_dim;
+  };
+  DSTRAIN_CHECK(sequences.starts.defined() && shape.causal && fits(rows.cache.keys) &&
+                    fits(rows.cache.values) && rows.cache.keys.sizes() == rows.cache.values.sizes(),
+                fmt::format("cached attention: keys {}, {} heads of {}", shape_of(rows.cache.keys),
+                            shape.kv_heads, shape.head_dim));
+  DSTRAIN_CHECK(rows.slots.defined() && rows.slots.scalar_type() == at::kInt &&
+                    rows.slots.device() == qkv.device() && rows.slots.size(0) == qkv.size(0),
+                "cached attention: slots are int32, one for each row");
+  DSTRAIN_CHECK(sequences.longest <= rows.cache.keys.size(1),
+                "cached attention: a position is beyond the cache");
+}
+
+}  // namespace
+
+at::Tensor cached_attention(const at::Tensor& input, const AttentionShape& shape,
+                            const Sequences& sequences, const CachedRows& rows) {
+  check_cache(input, shape, sequences, rows);
+  const at::NoGradGuard no_gradients;
+  const at::Tensor qkv = dense(input);
+  AttentionShape turned = shape;
+  if (shape.rope_theta > 0) rotate_heads(qkv, shape, sequences);
+  turned.rope_theta = 0;
+  store_rows(qkv, turned, sequences, rows);
+  if (rows.whole) return attention(qkv, turned, sequences);
+  return qkv.is_cuda() ? attend_on_gpu(qkv, turned, sequences, rows)
+                       : attend_on_cpu(qkv, turned, sequences, rows);
+}
+
+}  // namespace dstrain::ops

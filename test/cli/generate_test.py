@@ -1,0 +1,173 @@
+"""`dstrain generate` against generate() of transformers: the same greedy answers of every family in fp32, at any batch; prompts of files,
+ends of answers, samples, adapters, runs; and what it refuses. Leaves with 77 where transformers is not installed."""
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import tempfile
+
+from support import DSTRAIN
+from text_files import write_tokenizer
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    from transformers import (AutoModelForCausalLM, AutoTokenizer, BloomConfig, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config)
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    raise SystemExit(77)
+
+SIZES = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=400,
+             max_position_embeddings=512)
+LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+FAMILIES = {
+    "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
+    "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
+    "llama": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "qwen2_moe": Qwen2MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
+                                decoder_sparse_step=1),
+}
+WORDS = "the cat sat on a mat and seven times eight is fifty six or so they said".split()
+TOKENS = 64
+
+
+def make_texts(count):
+    choose = random.Random(7)
+    return [" ".join(choose.choice(WORDS) for _ in range(choose.randint(3, 12))) for _ in range(count)]
+
+
+def write_model(folder, config, qwen):
+    write_tokenizer(folder, make_texts(400), qwen)
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = torch.randn_like(parameter) * 0.2
+            norm = "norm" in name or "ln_f" in name
+            parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    return model
+
+
+def answers_of_transformers(model, tokenizer, prompts, end, tokens=TOKENS, **how):
+    answers = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, eos_token_id=end,
+                              pad_token_id=end, **how)[0, ids.shape[1]:].tolist()
+        stopped = made[-1] == end
+        answers.append((tokenizer.decode(made[:-1] if stopped else made, skip_special_tokens=True), len(made), "stop" if stopped else "length"))
+    return answers
+
+
+def run(*words, code=0, where=None):
+    done = subprocess.run([DSTRAIN, "generate", *map(str, words)], capture_output=True, text=True, timeout=200, cwd=where,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def printed(text):
+    """As a terminal gets it: what could drive it is written out."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def lines_of(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    prompts = make_texts(7)
+    file = scratch / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"id": f"p{i}", "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts)))
+    for name, config in FAMILIES.items():
+        folder = scratch / name
+        model = write_model(folder, config, qwen=not name.startswith("bloom"))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        wanted = answers_of_transformers(model, tokenizer, prompts, tokenizer.eos_token_id)
+        for batch in (0, 3) if name in ("bloom6", "qwen2") else (0,):
+            lines = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, "--batch", batch))
+            assert [line["id"] for line in lines] == [f"p{i}" for i in range(7)] and [line["prompt"] for line in lines] == prompts
+            found = [(line["answer"], line["tokens"], line["ended"]) for line in lines]
+            assert found == wanted, (name, batch, found, wanted)
+        print(f"  {name}: {sum(count for _, count, _ in wanted)} tokens equal", flush=True)
+
+    folder = scratch / "qwen2"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    end = tokenizer.eos_token_id
+    # A penalty, as transformers has it.
+    wanted = answers_of_transformers(model, tokenizer, prompts, end, repetition_penalty=1.3)
+    found = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, "--repetition-penalty", 1.3))
+    assert [(line["answer"], line["tokens"], line["ended"]) for line in found] == wanted, (found, wanted)
+
+    # The sum of the chosen tokens' log-probabilities.
+    ids = tokenizer(prompts[0], return_tensors="pt").input_ids
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8, eos_token_id=end, pad_token_id=end)
+    scores = torch.log_softmax(model(made).logits.float(), -1)[0, ids.shape[1] - 1:-1]
+    [line] = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", 8))[:1]
+    wanted = scores.gather(1, made[0, ids.shape[1]:, None]).sum().item()
+    assert abs(line["logprob"] - wanted) < 1e-3, (line, wanted)
+
+    # One prompt is answered as text; a stop text is no part of the answer.
+    plain = run(folder, "--prompt", prompts[0], "--raw", "--tokens", 40)
+    whole = answers_of_transformers(model, tokenizer, prompts[:1], end, 40)[0][0]
+    assert plain == printed(whole) + "\n", (plain, whole)
+    stop = re.findall("[a-z ]{2,}", whole)[-1]
+    assert run(folder, "--prompt", prompts[0], "--raw", "--tokens", 40, "--stop", stop) == printed(whole[:whole.find(stop)]) + "\n"
+
+    # End tokens: those of generation_config.json, a list, too.
+    second = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=2, eos_token_id=None, pad_token_id=end)[0, -1].item()
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, second]}))
+    [line] = lines_of(run(folder, "--prompts", file, "--raw"))[:1]
+    assert (line["tokens"], line["ended"]) == (2, "stop"), line
+    (folder / "generation_config.json").unlink()
+
+    # Samples follow from seed, prompt and number alone; another seed gives others.
+    sampled = ("--prompts", file, "--raw", "--tokens", 12, "--temperature", 1, "--top-k", 50, "--top-p", 0.95, "--samples", 3)
+    first = run(folder, *sampled, "--seed", 5)
+    assert first == run(folder, *sampled, "--seed", 5, "--batch", 2), "another batch gives other answers"
+    assert first != run(folder, *sampled, "--seed", 6)
+    texts = {(line["id"], line["sample"]): line["answer"] for line in lines_of(first)}
+    assert len(texts) == 21 and len({texts["p0", i] for i in range(3)}) > 1, texts
+
+    # A prompt longer than the model is answered by nothing, in words; one that nearly fills it by what has room.
+    (scratch / "long.txt").write_text("the cat " * 600 + "\n" + "\n".join(prompts[:2]) + "\n")
+    lines = lines_of(run(folder, "--prompts", scratch / "long.txt", "--raw", "--tokens", 4))
+    assert [(line["ended"], line["tokens"] > 0) for line in lines] == [("room", False), ("length", True), ("length", True)], lines
+    assert [line["id"] for line in lines] == [1, 2, 3]
+
+    # Chats: the template's form, and the token that closes a turn ends the answer.
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = ("{% for message in messages %}{% if loop.first and messages[0].role != 'system' %}<|im_start|>system\n"
+                               "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+                               "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    chat = AutoTokenizer.from_pretrained(folder).apply_chat_template([{"role": "user", "content": prompts[0]}], tokenize=False,
+                                                                    add_generation_prompt=True)
+    assert run(folder, "--prompt", prompts[0], "--tokens", 20) == run(folder, "--prompt", chat, "--raw", "--tokens", 20)
+    chat = chat.replace("You are a helpful assistant.", "Be short.")
+    assert run(folder, "--prompt", prompts[0], "--tokens", 20, "--system", "Be short.") == run(folder, "--prompt", chat, "--raw", "--tokens", 20)
+
+    # What is refused.
+    for words, expected in {
+        (folder,): "no prompt",
+        (folder, "--prompt", "a", "--prompts", file): "together",
+        (folder, "--prompt", "a", "--top-k", "5"): "--temperature 0 takes the most likely",
+        (folder, "--prompt", ""): "has no token",
+        (scratch / "nothing", "--prompt", "a"): "nothing",
+        (scratch, "--prompt", "a"): "checkpoint",
+        (folder, "--prompt", "a", "--adapter", folder): "adapter_config.json",
+        (folder, "--prompt", "a", "--ema"): "no average",
+        (folder, "--prompt", "a", "-o", scratch / "no/such/file"): "cannot be written",
+    }.items():
+        done = subprocess.run([DSTRAIN, "generate", *map(str, words)], capture_output=True, text=True, timeout=100)
+        assert done.returncode not in (0, -6, -11) and expected in done.stderr, (words, done.returncode, done.stderr)
+    (scratch / "broken.jsonl").write_text('{"prompt": "a"}\n{"promt": "b"}\n')
+    assert "broken.jsonl:2: no prompt" in run(folder, "--prompts", scratch / "broken.jsonl", code=65)
+print("generate: ok")
