@@ -49,8 +49,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Scope& scope)
           return execute(branch.body, scope);
       break;
     case Statement::Kind::loop:
-      loop(statement, scope);
-      break;
+      return loop(statement, scope);
     case Statement::Kind::assign:
       assign(statement.target, evaluate(*statement.value, scope), scope);
       break;
@@ -78,7 +77,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Scope& scope)
   return Flow::on;
 }
 
-void Interpreter::loop(const Statement& statement, Scope& scope) {
+Interpreter::Flow Interpreter::loop(const Statement& statement, Scope& scope) {
   std::vector<Value> items = items_of(evaluate(*statement.value, scope), budget_);
   if (statement.test != nullptr) {
     std::vector<Value> kept;
@@ -90,16 +89,19 @@ void Interpreter::loop(const Statement& statement, Scope& scope) {
     items = std::move(kept);
   }
   Loop state{.items = &items, .index = 0, .depth = 1};
+  bool ended = false;
   for (; state.index < items.size(); ++state.index) {
     Scope inner{.around = &scope, .names = {}};
     inner.names.emplace_back("loop", Value::loop(state));
     assign(statement.target, items[state.index], inner);
-    if (execute(statement.body, inner) == Flow::stop_loop) break;
+    const Flow flow = execute(statement.body, inner);
+    if (flow == Flow::stop_loop) break;
+    ended = ended || flow == Flow::on;
   }
-  if (items.empty()) {
-    Scope inner{.around = &scope, .names = {}};
-    execute(statement.otherwise, inner);
-  }
+  if (ended) return Flow::on;
+  // jinja2's rule: no pass came to the end of the body. A break here ends the loop around this one.
+  Scope inner{.around = &scope, .names = {}};
+  return execute(statement.otherwise, inner);
 }
 
 void Interpreter::set_name(const std::string& name, const Value& value, Scope& scope) {

@@ -32,7 +32,7 @@ class Interpreter {
 
   Flow execute(const Body& body, Scope& scope);
   Flow execute(const Statement& statement, Scope& scope);
-  void loop(const Statement& statement, Scope& scope);
+  Flow loop(const Statement& statement, Scope& scope);
   void assign(const Target& target, const Value& value, Scope& scope);
   /// `name` belongs to the syntax tree: the scope keeps a view of it.
   static void set_name(const std::string& name, const Value& value, Scope& scope);

@@ -280,6 +280,7 @@ Value call_method(const Function& function, const Arguments& arguments, Budget& 
   if (name == "get") {
     arguments.check(name, 2);
     if (arguments.values.empty()) throw Fault{"get() wants a key"};
+    check_key(arguments.values[0]);
     const Text* key = arguments.values[0].as_text();
     const Value* found = key == nullptr ? nullptr : dict.find(key->bytes());
     if (found != nullptr) return *found;

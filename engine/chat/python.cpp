@@ -70,7 +70,7 @@ void write_plain(Text& out, const Value& value, bool quoted, Budget& budget) {
     }
     out.append("}", source);
   } else {
-    throw Fault{fmt::format("a {} has no text", type_name(value))};
+    throw Fault{fmt::format("the text of a {} is not supported", type_name(value))};
   }
   budget.text(out.size() - before);
   if (out.size() > budget.limits().text) throw Fault{"the template makes too much text"};
@@ -155,6 +155,12 @@ bool less(const Value& left, const Value& right, Budget& budget) {
   return a->items.size() < b->items.size();
 }
 
+void check_key(const Value& value) {
+  const List* list = value.as_list();
+  if (value.as_dict() != nullptr || (list != nullptr && list->kind == List::Kind::list))
+    throw Fault{fmt::format("a {} cannot be a key", type_name(value))};
+}
+
 bool less_or_equal(const Value& left, const Value& right, Budget& budget) {
   return less(left, right, budget) || equal(left, right, budget);
 }
@@ -171,10 +177,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   }
   if (const Dict* dict = container.as_dict()) {
     if (const Text* key = item.as_text()) return dict->find(key->bytes()) != nullptr;
-    const bool unhashable =
-        item.as_dict() != nullptr ||
-        (item.as_list() != nullptr && item.as_list()->kind != List::Kind::tuple);
-    if (unhashable) throw Fault{fmt::format("'in' a dict: {} is no key", type_name(item))};
+    check_key(item);
     return false;
   }
   if (container.as_list() == nullptr && !container.is_undefined())

@@ -14,6 +14,8 @@ namespace dstrain::chat {
 [[nodiscard]] bool equal(const Value& left, const Value& right, Budget& budget);
 /// Whether left < right, of numbers, texts, lists and tuples. Fault where Python refuses it.
 [[nodiscard]] bool less(const Value& left, const Value& right, Budget& budget);
+/// Fault for a list or dict, which cannot be the key of a dict.
+void check_key(const Value& value);
 /// left <= right, which nan makes false.
 [[nodiscard]] bool less_or_equal(const Value& left, const Value& right, Budget& budget);
 /// item in container

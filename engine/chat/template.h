@@ -35,7 +35,8 @@ struct Template;
 
 /// A chat template: Jinja as transformers 4.57 sets it up (trim_blocks, lstrip_blocks, loop
 /// controls, `generation`, `tojson`, `raise_exception`, `strftime_now`), without blocks, imports
-/// and what no published chat template uses.
+/// and what no published chat template uses. One difference is known: where a block sets a name of
+/// the input that nothing read before, jinja2 hides the input's value from the start of the block.
 class ChatTemplate {
  public:
   /// Error{data} names `name`, the line and what is wrong or not supported.

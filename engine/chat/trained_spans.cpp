@@ -85,11 +85,13 @@ std::size_t next_message(const Text& text, std::size_t at) {
 }  // namespace
 
 ChatRenderer::ChatRenderer(ChatTemplate chat_template, std::vector<std::string> special_tokens,
-                           std::vector<std::pair<std::string, Value>> variables, Date date)
+                           std::vector<std::pair<std::string, Value>> variables, Date date,
+                           const RenderLimits& limits)
     : template_(std::move(chat_template)),
       special_tokens_(std::move(special_tokens)),
       variables_(std::move(variables)),
-      date_(date) {
+      date_(date),
+      limits_(limits) {
   std::erase(special_tokens_, "");
   // Where two begin alike the longer one is meant.
   std::ranges::sort(special_tokens_, std::greater{}, &std::string::size);
@@ -106,7 +108,7 @@ void ChatRenderer::learn_call() {
   const Conversation chat = read_chat(record, ChatFormat::messages);
   for (const Conversation& one : {chat, with_text_arguments(chat)}) {
     try {
-      const Text text = template_.render(input(one, 2, false));
+      const Text text = text_of_chat(one, 2, false);
       const auto names = std::ranges::count_if(
           text.runs(), [](const Text::Run& run) { return run.source.field == Field::tool_name; });
       names_in_call_ = std::max<std::ptrdiff_t>(names, 1);
@@ -117,13 +119,14 @@ void ChatRenderer::learn_call() {
   }
 }
 
-ChatInput ChatRenderer::input(const Conversation& chat, std::size_t count, bool prompt) const {
-  return {.messages = messages_of(chat, count),
-          .tools = chat.tools,
-          .documents = Value::none(),
-          .add_generation_prompt = prompt,
-          .variables = variables_,
-          .date = date_};
+Text ChatRenderer::text_of_chat(const Conversation& chat, std::size_t count, bool prompt) const {
+  return template_.render({.messages = messages_of(chat, count),
+                           .tools = chat.tools,
+                           .documents = Value::none(),
+                           .add_generation_prompt = prompt,
+                           .variables = variables_,
+                           .date = date_},
+                          limits_);
 }
 
 ChatRenderer::Found ChatRenderer::first_special(std::string_view text) const {
@@ -149,7 +152,7 @@ void ChatRenderer::learn_end() {
   for (const bool parts : {false, true}) {
     try {
       const Conversation chat = plain_chat(parts, 4);
-      const Text text = template_.render(input(chat, 4, false));
+      const Text text = text_of_chat(chat, 4, false);
       const std::string_view bytes = text.bytes();
       const std::size_t inner = plainly_said(text, 1).end;
       const std::size_t last = plainly_said(text, 3).end;
@@ -166,8 +169,8 @@ void ChatRenderer::learn_end() {
           if (const Found stop = first_special(follows); stop.begin != kNowhere)
             stop_tokens_.emplace_back(follows.substr(stop.begin, stop.end - stop.begin));
       }
-      const std::string before = template_.render(input(chat, 1, false)).bytes();
-      const std::string with_prompt = template_.render(input(chat, 1, true)).bytes();
+      const std::string before = text_of_chat(chat, 1, false).bytes();
+      const std::string with_prompt = text_of_chat(chat, 1, true).bytes();
       if (!with_prompt.starts_with(before)) return;
       opening_ = with_prompt.substr(before.size());
       const Found head = first_special(opening_);
@@ -182,11 +185,11 @@ void ChatRenderer::learn_end() {
 
 Text ChatRenderer::prompt(const Conversation& chat) const {
   try {
-    return template_.render(input(chat, chat.messages.size(), true));
+    return text_of_chat(chat, chat.messages.size(), true);
   } catch (const Error&) {
     if (!has_tool_calls(chat)) throw;
   }
-  return template_.render(input(with_text_arguments(chat), chat.messages.size(), true));
+  return text_of_chat(with_text_arguments(chat), chat.messages.size(), true);
 }
 
 RenderedChat ChatRenderer::render(const Conversation& chat, TrainedTurns turns) const {
@@ -206,7 +209,7 @@ RenderedChat ChatRenderer::render(const Conversation& chat, TrainedTurns turns) 
 
 RenderedChat ChatRenderer::rendered(const Conversation& chat, TrainedTurns turns) const {
   RenderedChat out;
-  out.text = template_.render(input(chat, chat.messages.size(), false));
+  out.text = text_of_chat(chat, chat.messages.size(), false);
   const auto last = std::ranges::find(chat.messages.rbegin(), chat.messages.rend(), Role::assistant,
                                       &Message::role);
   const auto last_turn = static_cast<std::int32_t>(chat.messages.rend() - last) - 1;
@@ -283,7 +286,7 @@ void ChatRenderer::add_turn(const Conversation& chat, std::size_t index, Rendere
   }
   const bool silent = said.begin == kNowhere;
   try {
-    const std::string prompt = template_.render(input(chat, index, true)).bytes();
+    const std::string prompt = text_of_chat(chat, index, true).bytes();
     const auto differ = std::ranges::mismatch(prompt, bytes);
     const auto same = static_cast<std::size_t>(differ.in1 - prompt.begin());
     if (same == prompt.size() && same <= said.begin) {

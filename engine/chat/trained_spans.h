@@ -39,7 +39,8 @@ class ChatRenderer {
   /// `special_tokens`: texts of the tokenizer's special tokens. `variables`: bos_token and the
   /// like, and arguments of the template.
   ChatRenderer(ChatTemplate chat_template, std::vector<std::string> special_tokens,
-               std::vector<std::pair<std::string, Value>> variables, Date date = {});
+               std::vector<std::pair<std::string, Value>> variables, Date date = {},
+               const RenderLimits& limits = {});
 
   /// Error{data}: the template's refusal. Tool calls are given with their arguments as objects, and
   /// once more as text where the template refuses that.
@@ -56,7 +57,8 @@ class ChatRenderer {
     std::size_t begin, end;  ///< begin is npos where there is none
   };
 
-  [[nodiscard]] ChatInput input(const Conversation& chat, std::size_t count, bool prompt) const;
+  /// The first `count` messages.
+  [[nodiscard]] Text text_of_chat(const Conversation& chat, std::size_t count, bool prompt) const;
   void learn_end();
   void learn_call();
   [[nodiscard]] Found first_special(std::string_view text) const;
@@ -72,6 +74,7 @@ class ChatRenderer {
   std::vector<std::string> special_tokens_;
   std::vector<std::pair<std::string, Value>> variables_;
   Date date_;
+  RenderLimits limits_;
   std::string end_;      ///< what follows every answer, up to its last special token
   std::string opening_;  ///< of an assistant's turn, from its first special token on
   std::string head_;     ///< that token

@@ -95,6 +95,15 @@ TEST_CASE("spaces around tags go as trim_blocks, lstrip_blocks and signs say", "
   CHECK(render("x {% if 1 %}y{% endif %}\r\nz") == "x yz");
 }
 
+TEST_CASE("the else of a loop runs where no pass came to its end, and may leave the loop around it",
+          "[chat]") {
+  CHECK(render("{% for x in [1, 2] %}{% break %}{% else %}e{% endfor %}") == "e");
+  CHECK(render("{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}")
+            .empty());
+  CHECK(render("{% for y in [1, 2] %}{{ y }}{% for x in [] %}{% else %}{% break %}{% endfor %}{% "
+               "endfor %}") == "1");
+}
+
 TEST_CASE("each character knows the template or the message that it comes from", "[chat]") {
   ChatInput input;
   const std::string_view json = R"([{"content": " two  words ", "n": 2.5}])";
