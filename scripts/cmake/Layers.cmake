@@ -3,7 +3,7 @@
 # Needs: Unity.cmake.
 set(DSTRAIN_LAYERS base hub recipe import mesh program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
-    store weights tokenizer text checkpoint metrics samples device comm kernels collectives data nn models infer train cmd)
+    store weights chat tokenizer text checkpoint metrics samples device comm kernels collectives data nn models infer train cmd)
 
 # Layers that no step, no loader and no long reading waits for: -O1 compiles them a quarter faster.
 set(DSTRAIN_QUICK_LAYERS hub recipe import bench launcher_base launcher_protocol launcher_hosts launcher_transport

@@ -11,7 +11,7 @@ FOLDERS = {name: name.replace("_", "/") if name.startswith("launcher_") else f"e
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
 # Parsers of their own events; the two of the launcher read what this process wrote.
-JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/weights/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
+JSON_READERS = {"engine/base/json.cpp", "engine/chat/json_reader.cpp", "engine/data/text/json_file.h", "engine/weights/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
                 "launcher/job/failure.cpp"}
 # Files of /proc, /sys and /etc.
 SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/base/system_files.cpp", "engine/device/device.cpp", "engine/device/numa.cpp", "engine/program/measured_machine.cpp",
