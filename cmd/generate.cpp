@@ -20,9 +20,9 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
-#include "engine/data/tokenizer/chat_template.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/device/device.h"
+#include "engine/infer/chat_form.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/writer.h"
 
@@ -50,22 +50,26 @@ at::ScalarType type_of(const std::string& word, const DeviceFacts& device) {
   return device.limits.bf16_products ? at::kBFloat16 : at::kHalf;
 }
 
-/// The token that closes a turn in the template of the Qwen family, where the tokenizer has it.
-constexpr const char* kTurnEnd = "<|im_end|>";
-
-bool has_chat_form(const Tokenizer& tokenizer) {
-  return tokenizer.chat_template().find(kTurnEnd) != std::string::npos;
+/// The tokenizer's chat template. Where prompts are taken as they are, it only says what closes an
+/// answer, and one that is not supported is left in words.
+std::optional<ChatForm> chat_form(const Tokenizer& tokenizer, const std::string& name, bool raw) {
+  try {
+    return ChatForm::of(tokenizer, name);
+  } catch (const Error& error) {
+    if (!raw) throw;
+    print_error("note: {}\n", error.what());
+    return std::nullopt;
+  }
 }
 
 /// What ends an answer: the end token of the tokenizer, those of generation_config.json, and what
 /// closes a turn of a chat.
 std::vector<std::int64_t> stop_tokens(const Tokenizer& tokenizer,
+                                      const std::optional<ChatForm>& form,
                                       const std::filesystem::path& folder) {
   std::vector<std::int64_t> stops;
   if (const auto end = tokenizer.eos()) stops.push_back(*end);
-  if (has_chat_form(tokenizer)) {
-    if (const auto end = tokenizer.token_id(kTurnEnd)) stops.push_back(*end);
-  }
+  if (form) stops.insert(stops.end(), form->stop_tokens().begin(), form->stop_tokens().end());
   const std::filesystem::path file = folder / "generation_config.json";
   if (path_kind(file.string()) == PathKind::file) {
     const nlohmann::json json = parse_json(read_file(file), file.string());
@@ -94,21 +98,23 @@ std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
   return prompts;
 }
 
-/// Tokens of a prompt, in the form of a chat where the tokenizer has one.
-std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const std::string& text,
-                                    const GenerateArguments& arguments) {
-  const bool chat = !arguments.raw && has_chat_form(tokenizer);
-  const std::string whole =
-      !chat ? text
-      : arguments.system.empty()
-          ? qwen_chat_prompt(qwen_default_system(tokenizer.chat_template()), text)
-          : qwen_chat_prompt(arguments.system, text);
+/// Tokens of a prompt, in the form of a chat where there is one.
+std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const FilePrompt& prompt,
+                                    const std::optional<ChatForm>& form,
+                                    const std::string& system) {
+  if (prompt.chat && !form)
+    throw Error(ErrorKind::data,
+                fmt::format("prompt {} is a chat, and there is no chat template", prompt.id),
+                "leave out --raw, or give a tokenizer with chat_template.jinja");
   std::vector<std::int64_t> tokens;
-  if (!chat) {
+  if (!form) {
     const auto opening = tokenizer.opening();
     tokens.assign(opening.begin(), opening.end());
   }
-  for (const std::int32_t token : tokenizer.encode(whole)) tokens.push_back(token);
+  const std::string text =
+      !form ? prompt.text
+            : form->prompt(prompt.chat ? *prompt.chat : question(system, prompt.text));
+  for (const std::int32_t token : tokenizer.encode(text)) tokens.push_back(token);
   return tokens;
 }
 
@@ -208,10 +214,16 @@ int generate(GenerateArguments arguments) {
     throw Error(ErrorKind::usage, found.what + ": the run names no tokenizer",
                 "--tokenizer FOLDER");
   const auto tokenizer = Tokenizer::open(tokenizer_folder);
+  const std::optional<ChatForm> known =
+      chat_form(*tokenizer, tokenizer_folder.string() + ": chat template", arguments.raw);
+  const std::optional<ChatForm> form = arguments.raw ? std::nullopt : known;
+  if (!form && !arguments.system.empty())
+    throw Error(ErrorKind::usage, "--system: prompts are taken as they are",
+                arguments.raw ? "leave out --raw" : "the tokenizer has no chat template");
   std::vector<std::vector<std::int64_t>> tokens;
   std::int64_t longest = 0;
   for (const FilePrompt& prompt : prompts) {
-    tokens.push_back(tokens_of(*tokenizer, prompt.text, arguments));
+    tokens.push_back(tokens_of(*tokenizer, prompt, form, arguments.system));
     if (tokens.back().empty())
       throw Error(ErrorKind::data, fmt::format("prompt {} has no token", prompt.id),
                   "a text with a letter in it");
@@ -225,7 +237,7 @@ int generate(GenerateArguments arguments) {
     }
     longest = std::max(longest, static_cast<std::int64_t>(tokens.back().size()));
   }
-  arguments.write.stop_tokens = stop_tokens(*tokenizer, tokenizer_folder);
+  arguments.write.stop_tokens = stop_tokens(*tokenizer, known, tokenizer_folder);
   std::int64_t capacity = longest + arguments.write.max_tokens;
   if (found.positions > 0) capacity = std::min<std::int64_t>(capacity, found.positions);
   const int batch =
@@ -234,7 +246,7 @@ int generate(GenerateArguments arguments) {
   CachedModel model(found.model, device.device, dtype, batch, capacity);
   print_error("{}: {} on {}, {} prompt{}{}\n", found.what, c10::toString(dtype), device.name,
               prompts.size(), prompts.size() == 1 ? "" : "s",
-              !arguments.raw && has_chat_form(*tokenizer) ? " as chats (--raw: as they are)" : "");
+              form ? " as chats (--raw: as they are)" : "");
 
   const bool shows =
       prompts.size() == 1 && arguments.write.samples == 1 && arguments.output.empty();

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/infer/chat_form.h"
 
 namespace dstrain {
 namespace {
@@ -15,13 +16,20 @@ namespace {
 FilePrompt prompt_of(const std::string& line, const std::string& where, int number) {
   const nlohmann::json json = parse_json(line, where);
   const auto prompt = json.is_object() ? json.find("prompt") : json.end();
-  if (!json.is_object() || prompt == json.end() || !prompt->is_string())
+  const bool is_chat =
+      json.is_object() && (json.contains("messages") || json.contains("conversations"));
+  if (!is_chat && (!json.is_object() || prompt == json.end() || !prompt->is_string()))
     throw Error(ErrorKind::data,
                 fmt::format("{}: no prompt, a text, in {}", where, shown_json(json)),
-                R"(lines are objects as {"prompt": "..", "id": 7})");
+                R"(lines are objects as {"prompt": "..", "id": 7} or {"messages": [..]})");
   const auto id = json.find("id");
-  return {.id = id == json.end() ? std::to_string(number) : json_text(*id),
-          .text = prompt->get<std::string>()};
+  FilePrompt found{.id = id == json.end() ? std::to_string(number) : json_text(*id), .text = line};
+  if (is_chat) {
+    found.chat = chat_of_json(line, where);
+  } else {
+    found.text = prompt->get<std::string>();
+  }
+  return found;
 }
 
 }  // namespace

@@ -154,6 +154,27 @@ with tempfile.TemporaryDirectory() as scratch:
     chat = chat.replace("You are a helpful assistant.", "Be short.")
     assert run(folder, "--prompt", prompts[0], "--tokens", 20, "--system", "Be short.") == run(folder, "--prompt", chat, "--raw", "--tokens", 20)
 
+    # Messages of a file are rendered by the template, whichever form they have; in a file of transformers 5 it stands by itself.
+    template = config.pop("chat_template")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(template)
+    turns = [{"role": "system", "content": "Be short."}, {"role": "user", "content": prompts[1]}, {"role": "assistant", "content": "Yes."},
+             {"role": "user", "content": prompts[2]}]
+    chat = AutoTokenizer.from_pretrained(folder).apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    (scratch / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n" + json.dumps(
+        {"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in turns]}) + "\n")
+    (scratch / "raw.jsonl").write_text(json.dumps({"prompt": chat}) + "\n")
+    [wanted] = lines_of(run(folder, "--prompts", scratch / "raw.jsonl", "--raw", "--tokens", 20))
+    found = lines_of(run(folder, "--prompts", scratch / "chats.jsonl", "--tokens", 20))
+    assert [(line["answer"], line["ended"]) for line in found] == [(wanted["answer"], wanted["ended"])] * 2, (found, wanted)
+    assert "is a chat" in run(folder, "--prompts", scratch / "chats.jsonl", "--raw", code=65)
+    (scratch / "bad.jsonl").write_text('{"messages": [{"role": "wizard", "content": "a"}]}\n')
+    assert "bad.jsonl:1: " in run(folder, "--prompts", scratch / "bad.jsonl", code=65)
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
+    assert "chat template" in run(folder, "--prompt", "a", code=65)
+    run(folder, "--prompt", "a", "--raw", "--tokens", 2)
+
     # What is refused.
     for words, expected in {
         (folder,): "no prompt",

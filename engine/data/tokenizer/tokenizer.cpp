@@ -129,14 +129,17 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::filesystem::path& fi
                 "a folder with vocab.json and merges.txt alone becomes one by transformers' "
                 "AutoTokenizer.from_pretrained(...).save_pretrained(...)");
   }
-  const fs::path config = file.parent_path() / "tokenizer_config.json";
-  return parse(read_file(file, kLargestTokenizerFile),
-               path_exists(config) ? read_file(config, kLargestTokenizerFile) : "", file.string());
+  const auto beside = [&file](const char* name) {
+    const fs::path other = file.parent_path() / name;
+    return path_exists(other) ? read_file(other, kLargestTokenizerFile) : "";
+  };
+  return parse(read_file(file, kLargestTokenizerFile), beside("tokenizer_config.json"),
+               file.string(), beside("chat_template.jinja"));
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,
-                                                  std::string_view config,
-                                                  const std::string& path) {
+                                                  std::string_view config, const std::string& path,
+                                                  std::string chat_template) {
   const TokenizerJson file = read_tokenizer_json(tokenizer_json, path);
   check_model(file, path);
   auto parts = std::make_unique<Parts>(file, path);
@@ -160,6 +163,11 @@ std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_jso
   }
   parts->content_hash = XXH3_64bits_withSeed(
       config.data(), config.size(), XXH3_64bits(tokenizer_json.data(), tokenizer_json.size()));
+  if (!chat_template.empty()) {
+    parts->content_hash =
+        XXH3_64bits_withSeed(chat_template.data(), chat_template.size(), parts->content_hash);
+    parts->chat_template = std::move(chat_template);
+  }
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
@@ -211,6 +219,13 @@ std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
 std::optional<std::int32_t> Tokenizer::bos() const { return parts_->bos; }
 std::optional<std::int32_t> Tokenizer::eos() const { return parts_->eos; }
 std::optional<std::int32_t> Tokenizer::pad() const { return parts_->pad; }
+std::vector<std::string> Tokenizer::special_tokens() const {
+  std::vector<std::string> texts;
+  for (const AddedToken& token : parts_->added) {
+    if (token.special) texts.push_back(token.content);
+  }
+  return texts;
+}
 const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
 std::uint64_t Tokenizer::content_hash() const { return parts_->content_hash; }
 

@@ -16,15 +16,16 @@ namespace dstrain {
 /// not applied. Every method is safe from any thread.
 class Tokenizer {
  public:
-  /// Opens tokenizer.json, or a folder that holds it; tokenizer_config.json beside it is read when
-  /// it is there. Error{data} names the file, the key, what was found and what is supported.
+  /// Opens tokenizer.json, or a folder that holds it; tokenizer_config.json and chat_template.jinja
+  /// beside it are read when they are there. Error{data} names the file, the key, what was found and what is supported.
   [[nodiscard]] static std::shared_ptr<const Tokenizer> open(
       const std::filesystem::path& file_or_folder);
 
-  /// The same from texts; `path` is what messages call the first, `config` may be empty.
+  /// The same from texts; `path` is what messages call the first, the others may be empty.
   [[nodiscard]] static std::shared_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                               std::string_view config,
-                                                              const std::string& path);
+                                                              const std::string& path,
+                                                              std::string chat_template = {});
 
   ~Tokenizer();
 
@@ -49,7 +50,9 @@ class Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> bos() const;
   [[nodiscard]] std::optional<std::int32_t> eos() const;
   [[nodiscard]] std::optional<std::int32_t> pad() const;
-  /// The Jinja text of tokenizer_config.json, empty where there is none (chat_template.h).
+  /// Texts of the tokens that decode() leaves out on demand.
+  [[nodiscard]] std::vector<std::string> special_tokens() const;
+  /// The Jinja text of chat_template.jinja, else of tokenizer_config.json; empty where there is none.
   [[nodiscard]] const std::string& chat_template() const;
 
   /// Hash of the files that were read, for keys of caches.
