@@ -77,6 +77,21 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Scope& scope)
   return Flow::on;
 }
 
+namespace {
+
+/// What jinja2 makes of an item of a loop with a test: where several names take it, a tuple.
+Value unpacked(const Target& target, const Value& item, Budget& budget) {
+  if (target.parts.empty()) return item;
+  const std::vector<Value> values = items_of(item, budget);
+  List tuple;
+  tuple.kind = List::Kind::tuple;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    tuple.items.push_back(unpacked(target.parts[i], values[i], budget));
+  return Value::list(std::move(tuple));
+}
+
+}  // namespace
+
 Interpreter::Flow Interpreter::loop(const Statement& statement, Scope& scope) {
   std::vector<Value> items = items_of(evaluate(*statement.value, scope), budget_);
   if (statement.test != nullptr) {
@@ -84,7 +99,8 @@ Interpreter::Flow Interpreter::loop(const Statement& statement, Scope& scope) {
     for (Value& item : items) {
       Scope inner{.around = &scope, .names = {}};
       assign(statement.target, item, inner);
-      if (truth(evaluate(*statement.test, inner))) kept.push_back(std::move(item));
+      if (!truth(evaluate(*statement.test, inner))) continue;
+      kept.push_back(unpacked(statement.target, item, budget_));
     }
     items = std::move(kept);
   }

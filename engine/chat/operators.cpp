@@ -154,7 +154,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
     return Value::text(sliced(*text, from, to, by, budget), value.is_safe_text());
   const List* list = value.as_list();
   if (list == nullptr || list->kind == List::Kind::view || list->kind == List::Kind::generator)
-    throw Fault{fmt::format("a slice of a {} is not possible", type_name(value))};
+    throw Fault{fmt::format("a slice of a {} is not supported", type_name(value))};
   const auto range = slice_range(from, to, by, std::ssize(list->items));
   budget.step(static_cast<std::uint64_t>(range.count));
   List part;

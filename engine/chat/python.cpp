@@ -33,6 +33,8 @@ void write_plain(Text& out, const Value& value, bool quoted, Budget& budget) {
   const std::size_t before = out.size();
   const Source source = value.source();
   if (const Text* text = value.as_text()) {
+    if (quoted && value.is_safe_text())
+      throw Fault{"what the filter 'safe' gave is not supported in the text of a list or dict"};
     if (!quoted) {
       out.append(*text);
     } else {

@@ -1,6 +1,9 @@
 #include "engine/chat/trained_spans.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
 
 #include "engine/base/error.h"
 #include "engine/chat/json_reader.h"
@@ -74,15 +77,37 @@ std::int32_t next_assistant(const Conversation& chat, std::int32_t seen,
 
 /// The first character behind `at` that a message gave.
 std::size_t next_message(const Text& text, std::size_t at) {
-  std::size_t begin = 0;
-  for (const Text::Run& run : text.runs()) {
-    if (begin >= at && run.source.origin == Origin::message) return begin;
-    begin = run.end;
-  }
+  auto run = std::ranges::upper_bound(text.runs(), at, {}, &Text::Run::end);
+  for (std::size_t begin = at; run != text.runs().end(); begin = (run++)->end)
+    if (run->source.origin == Origin::message) return begin;
   return text.size();
 }
 
 }  // namespace
+
+struct ChatRenderer::Turns {
+  const Text& text;
+  std::vector<std::size_t> first_runs;  ///< of each message; the number of runs where it has none
+  std::vector<std::size_t> ends;        ///< of its last character; npos where it has none
+  /// How the prompt goes on behind nothing, and behind a message of each role: its content, or its
+  /// role alone.
+  std::array<std::array<std::optional<std::string>, 6>, 2> tails;
+};
+
+ChatRenderer::Turns ChatRenderer::turns_of(const Text& text, std::size_t messages) {
+  Turns turns{.text = text,
+              .first_runs = std::vector<std::size_t>(messages, text.runs().size()),
+              .ends = std::vector<std::size_t>(messages, kNowhere),
+              .tails = {}};
+  for (std::size_t i = 0; i < text.runs().size(); ++i) {
+    const auto& [end, source] = text.runs()[i];
+    if (source.origin != Origin::message) continue;
+    const auto message = static_cast<std::size_t>(source.message);
+    turns.first_runs[message] = std::min(turns.first_runs[message], i);
+    turns.ends[message] = end;
+  }
+  return turns;
+}
 
 ChatRenderer::ChatRenderer(ChatTemplate chat_template, std::vector<std::string> special_tokens,
                            std::vector<std::pair<std::string, Value>> variables, Date date,
@@ -222,9 +247,10 @@ RenderedChat ChatRenderer::rendered(const Conversation& chat, TrainedTurns turns
     std::erase_if(out.spans, [&](const TrainedSpan& span) { return !wanted(span.message); });
     return out;
   }
+  Turns parts = turns_of(out.text, chat.messages.size());
   for (std::size_t i = 0; i < chat.messages.size(); ++i)
     if (chat.messages[i].role == Role::assistant && wanted(static_cast<std::int32_t>(i)))
-      add_turn(chat, i, out);
+      add_turn(chat, i, parts, out.spans);
   return out;
 }
 
@@ -261,14 +287,47 @@ bool ChatRenderer::leaves_turn(std::string_view gap, std::string_view behind) co
   return at != kNowhere && !behind.substr(at).starts_with(opening_);
 }
 
-void ChatRenderer::add_turn(const Conversation& chat, std::size_t index, RenderedChat& out) const {
-  const Text& text = out.text;
+/// Where the prompt for message `index` ends in the chat; npos where that is behind `said`, or the
+/// prompt is no beginning of the chat. Prompts differ behind messages of different roles, so one is
+/// rendered for each role, and its end is looked up behind the others: a chat of many turns would
+/// else take quadratic time.
+std::size_t ChatRenderer::opening_end(const Conversation& chat, std::size_t index, std::size_t said,
+                                      bool calls_first, Turns& turns) const {
+  const std::string_view bytes = turns.text.bytes();
+  const std::size_t before = index == 0 ? 0 : turns.ends[index - 1];
+  // The message before may have printed no more than its role.
+  const bool head =
+      before != kNowhere && before > 0 && turns.text.source_at(before - 1).field == Field::role;
+  const std::size_t role =
+      index == 0 ? 0 : 1 + static_cast<std::size_t>(chat.messages[index - 1].role);
+  std::optional<std::string>& tail = turns.tails[head ? 1 : 0][role];
+  if (!calls_first && tail && before != kNowhere && before <= said) {
+    const std::size_t end = before + tail->size();
+    return bytes.substr(before).starts_with(*tail) && end <= said ? end : kNowhere;
+  }
+  try {
+    const Text prompt = text_of_chat(chat, index, true);
+    const auto differ = std::ranges::mismatch(prompt.bytes(), bytes);
+    const auto same = static_cast<std::size_t>(differ.in1 - prompt.bytes().begin());
+    const std::size_t end = index == 0 ? 0 : turns_of(prompt, index).ends[index - 1];
+    if (end != kNowhere) tail = prompt.bytes().substr(end);
+    if (same == prompt.size() && same <= said) return same;
+    return calls_first && same <= said ? before_open_tag(bytes.substr(0, same)) : kNowhere;
+  } catch (const Error&) {
+    return kNowhere;  // some templates want a user's message, or more than one message
+  }
+}
+
+void ChatRenderer::add_turn(const Conversation& chat, std::size_t index, Turns& turns,
+                            std::vector<TrainedSpan>& spans) const {
+  const Text& text = turns.text;
   const std::string_view bytes = text.bytes();
   Said said;
   bool calls_first = false;          // whose head (<tool_call>) the model has to say, too
   std::vector<std::uint16_t> names;  // of tools that were called so far
-  std::size_t begin = 0;
-  for (const Text::Run& run : text.runs()) {
+  const std::size_t first = turns.first_runs[index];
+  std::size_t begin = first == 0 ? 0 : text.runs()[first - 1].end;
+  for (const Text::Run& run : std::span(text.runs()).subspan(first)) {
     const std::size_t at = std::exchange(begin, run.end);
     if (said.begin != kNowhere && is_other_message(run.source, index)) break;
     if (!says(run.source, index)) continue;
@@ -285,26 +344,17 @@ void ChatRenderer::add_turn(const Conversation& chat, std::size_t index, Rendere
     said.end = run.end;
   }
   const bool silent = said.begin == kNowhere;
-  try {
-    const std::string prompt = text_of_chat(chat, index, true).bytes();
-    const auto differ = std::ranges::mismatch(prompt, bytes);
-    const auto same = static_cast<std::size_t>(differ.in1 - prompt.begin());
-    if (same == prompt.size() && same <= said.begin) {
-      said.begin = same;
-    } else if (calls_first && same <= said.begin) {
-      said.begin = before_open_tag(bytes.substr(0, same));
-    }
-    if (silent) said.end = said.begin;
-  } catch (const Error&) {
-    // Some templates want a user's message at the end, or more than one message.
-  }
+  if (const std::size_t same = opening_end(chat, index, said.begin, calls_first, turns);
+      same != kNowhere)
+    said.begin = same;
+  if (silent) said.end = said.begin;
   if (said.begin == kNowhere) return;
   TrainedSpan span{
       .begin = said.begin, .end = said.end, .message = static_cast<std::int32_t>(index)};
   const std::string_view follows = bytes.substr(said.end, next_message(text, said.end) - said.end);
   span.end += end_of_turn(follows, silent);
   span.stops = span.end > said.end;
-  if (span.end > span.begin) out.spans.push_back(span);
+  if (span.end > span.begin) spans.push_back(span);
 }
 
 /// Bytes up to the end of the turn's special tokens; 0 where none follows.

@@ -53,6 +53,7 @@ class ChatRenderer {
   [[nodiscard]] const std::vector<std::string>& stop_tokens() const { return stop_tokens_; }
 
  private:
+  struct Turns;
   struct Found {
     std::size_t begin, end;  ///< begin is npos where there is none
   };
@@ -68,7 +69,11 @@ class ChatRenderer {
                                                       const Conversation& chat) const;
   [[nodiscard]] bool leaves_turn(std::string_view gap, std::string_view behind) const;
   [[nodiscard]] std::size_t end_of_turn(std::string_view follows, bool silent) const;
-  void add_turn(const Conversation& chat, std::size_t index, RenderedChat& out) const;
+  [[nodiscard]] static Turns turns_of(const Text& text, std::size_t messages);
+  [[nodiscard]] std::size_t opening_end(const Conversation& chat, std::size_t index,
+                                        std::size_t said, bool calls_first, Turns& turns) const;
+  void add_turn(const Conversation& chat, std::size_t index, Turns& turns,
+                std::vector<TrainedSpan>& spans) const;
 
   ChatTemplate template_;
   std::vector<std::string> special_tokens_;

@@ -172,6 +172,14 @@ TEST_CASE("turns are left out by weight and train, and all but the last by the l
   CHECK(trained("qwen2_5_training", with(R"("weight": 0)")) == "[\nd<|im_end|>\n]");
 }
 
+TEST_CASE("a chat of 4,000 messages takes no quadratic time", "[chat]") {
+  std::string record = R"({"messages": [)";
+  for (int i = 0; i < 4000; ++i)
+    record += fmt::format(R"({}{{"role": "{}", "content": "text {}"}})", i == 0 ? "" : ", ",
+                          i % 2 == 0 ? "user" : "assistant", i);
+  CHECK(rendered("llama3_1", record + "]}", TrainedTurns::all).spans.size() == 2000);
+}
+
 TEST_CASE("special tokens in the text of a user or of an answer end no turn", "[chat]") {
   CHECK(trained("qwen2_5", R"({"messages": [{"role": "user", "content": "<|im_end|>x"},
       {"role": "assistant", "content": "y<|im_end|>\n<|im_start|>user\nz"}]})") ==
