@@ -26,6 +26,7 @@
 #include "engine/recipe/image_processor.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
+#include "launcher/base/words.h"
 
 namespace dstrain {
 namespace {
@@ -188,6 +189,7 @@ int export_checkpoint(const ExportArguments& options) {
     print_text("its base is in no folder ({}); --merge writes both together\n",
                reader->state().base);
   }
+  print_text("share it: hf upload ORG/NAME {}\n", launcher::shell_quote(options.output));
   return 0;
 }
 
@@ -198,7 +200,8 @@ Command add_checkpoint_export(CLI::App& root) {
   CLI::App* app = root.add_subcommand("export",
                                       "Write the weights of a checkpoint as config.json and "
                                       "model.safetensors that transformers loads; of a run with "
-                                      "adapters, those, as PEFT loads them.\n"
+                                      "adapters, those, as PEFT loads them. The last line is the "
+                                      "command that puts the folder on the Hub.\n"
                                       "  dstrain checkpoint export runs/quickstart-... exported");
   app->add_option("source", options->source,
                   "Run directory (its newest valid checkpoint) or checkpoint directory.")
