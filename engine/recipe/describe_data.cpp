@@ -14,8 +14,8 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("path", c.path,
           {.text = "File or folder of the data set, or hf://datasets/ORG/NAME.", .path = true});
   v.field("label", c.label,
-          {.text = "Column of the labels, of CIFAR-100 also fine_label or coarse_label; empty takes "
-                   "fine_label, else label, else the only column of classes."});
+          {.text = "Column of a parquet file that holds the classes; of CIFAR-100 in any form "
+                   "fine_label or coarse_label. Empty takes fine_label, or the only one."});
   v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
   v.field("resize", c.resize,
           {.text = "How an image of a file becomes square, of which the model gets the middle, or "
