@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as scratch:
     counted = json.loads(run(hub, home, "data", "prepare", recipe, "--json").stdout)
     assert counted == {"train": {"samples": 40, "classes": 101}, "test": {"samples": 10, "classes": 101}}, counted
     told = said(launch("food101", "hf://datasets/ethz/food101", "food_run", "--set", "data.subset=20"))
-    assert "packed" not in told and len(losses(scratch / "food_run")[0]) == 2, told
+    assert "packed" not in told and "2 train steps" in told, told
 
     # What is read from no data set of the Hub, and a column that is not there.
     for words in (["data.name=digits"], ["data.name=frames"]):

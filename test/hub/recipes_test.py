@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as folder:
     hub.add("meta-math/MetaMathQA", {"MetaMathQA-395K.json": (folder / "MetaMathQA-395K.json").read_bytes()}, kind="datasets")
     tree, known = ROOT / "recipes/qwen/qwen2.5-3b_metamathqa.yaml", folder / "known"
     commit = hub.commit("models", "Qwen/Qwen2.5-3B")
-    sizes = ["--set", "data.sequence=64", "--set", "precision.compute=fp32"]
+    sizes = ["--set", "data.sequence=128", "--set", "precision.compute=fp32"]
     hub.log.clear()
     assert value(run(hub, known, "recipe", "show", tree, "--json"), "model", "weights")[0] == "models/Qwen2.5-3B"
     run(hub, known, "recipe", "check", tree)
