@@ -16,6 +16,7 @@
 #include "engine/models/peft.h"
 #include "engine/models/weights.h"
 #include "engine/recipe/image_processor.h"
+#include "launcher/base/words.h"
 
 namespace dstrain {
 namespace {
@@ -97,6 +98,7 @@ int export_checkpoint(const ExportArguments& options) {
   if (adapted && !options.merge && recipe.model.weights.empty()) {
     print_text("its base is in no folder ({}); --merge writes both together\n", state.base);
   }
+  print_text("share it: hf upload ORG/NAME {}\n", launcher::shell_quote(options.output));
   return 0;
 }
 
@@ -107,7 +109,8 @@ Command add_checkpoint_export(CLI::App& root) {
   CLI::App* app = root.add_subcommand("export",
                                       "Write the weights of a checkpoint as config.json and "
                                       "model.safetensors that transformers loads; of a run with "
-                                      "adapters, those, as PEFT loads them.\n"
+                                      "adapters, those, as PEFT loads them. The last line is the "
+                                      "command that puts the folder on the Hub.\n"
                                       "  dstrain checkpoint export runs/quickstart-... exported");
   app->add_option("source", options->source,
                   "Run directory (its newest valid checkpoint) or checkpoint directory.")

@@ -127,21 +127,22 @@ int prepare_images(const Recipe& recipe, const PrepareOptions& options, Terminal
 }
 
 int prepare(const PrepareOptions& options) {
-  bring_named(options.recipe, options.overrides, Bring::all);
+  bring_named(options.recipe, options.overrides, Bring::all_and_data);
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
   const Recipe& recipe = loaded.recipe;
   Terminal terminal;
-  if (recipe.data.pack != Pack::none && reads(dataset_row(recipe.data.name), "data.pack"))
-    return prepare_images(recipe, options, terminal);
+  const bool packed =
+      recipe.data.pack != Pack::none && reads(dataset_row(recipe.data.name), "data.pack");
+  if (packed || always_packed(recipe.data)) return prepare_images(recipe, options, terminal);
   if (dataset_row(recipe.data.name).modality != Modality::text) {
     throw Error(ErrorKind::usage,
                 "this recipe's data needs no preparation: it is not text of files, and no images "
                 "are packed",
-                "text is tokenised ahead of a run, such as data.name: jsonl, and files of images "
-                "are packed with data.pack: jpeg or pixels");
+                "text is tokenised ahead of a run, such as data.name: jsonl, and images are packed "
+                "that are in parquet files, or with data.pack: jpeg or pixels");
   }
   nlohmann::ordered_json json;
   for (const Split split : {Split::train, Split::test}) {

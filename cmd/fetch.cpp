@@ -21,6 +21,7 @@
 #include "engine/base/user_folders.h"
 #include "engine/base/words.h"
 #include "engine/hub/archives.h"
+#include "engine/hub/known_folders.h"
 #include "engine/recipe/hub_words.h"
 #include "engine/recipe/load.h"
 
@@ -44,7 +45,7 @@ struct Wanted {
   hub::Use use;
 };
 Wanted with_use(hub::HubName name) {
-  const hub::Use use = name.dataset ? hub::Use::text_data : hub::Use::weights;
+  const hub::Use use = name.dataset ? hub::Use::data : hub::Use::weights;
   return {std::move(name), use};
 }
 
@@ -65,12 +66,17 @@ fs::path data_folder() {
   return given == nullptr || *given == '\0' ? "data" : given;
 }
 
-void list_archives() {
+void list_known() {
   for (const hub::Archive& one : hub::archives())
     print_text("{:<10} {:>11}  {}, to {}\n           {}\n", one.name, format_bytes(one.size),
                one.about, (data_folder() / one.folder).string(), one.address);
+  for (const hub::KnownFolder& one : hub::known_folders())
+    print_text("{:<22} {}\n",
+               one.data.empty() ? fmt::format("models/{}", one.name)
+                                : (data_folder() / one.name).string(),
+               hub::HubName{!one.data.empty(), std::string(one.id), {}, {}}.text());
   print_text(
-      "and any model or data set of text on the Hub: hf://ORG/NAME, hf://datasets/ORG/NAME\n");
+      "and any model or data set of text or images on the Hub: hf://ORG/NAME, hf://datasets/ORG/NAME\n");
 }
 
 void fetch_archive(const hub::Archive& archive, const FetchOptions& options) {
@@ -123,7 +129,7 @@ std::vector<Wanted> wanted_of(const std::string& word, const FetchOptions& optio
 
 int fetch(const FetchOptions& given) {
   if (given.list) {
-    list_archives();
+    list_known();
     return 0;
   }
   if (given.what.empty())

@@ -1,6 +1,8 @@
 #include "cmd/hub_names.h"
 
 #include <optional>
+#include <set>
+#include <string>
 
 #include "cmd/fetch_progress.h"
 #include "engine/base/error.h"
@@ -21,23 +23,28 @@ void bring_config(hub::HubPlaces places, const HubWord& word) {
   }
 }
 
-/// ORG/NAME may be a path that other hosts have: where the Hub has no such name, whoever looks for
-/// files says what is missing.
-std::optional<hub::FetchPlan> plan_bare(hub::HubPlaces places, const HubWord& word) {
+/// ORG/NAME may be a path that other hosts have, and so may a known folder: where the Hub does not
+/// give them, whoever looks for files says what is missing.
+std::optional<hub::FetchPlan> plan_instead(hub::HubPlaces places, const HubWord& word) {
   constexpr int kTries = 2;
   places.tries = kTries;
   try {
     return hub::plan_fetch(places, word.name, word.use);
   } catch (const Error& error) {
-    print_error("note: {}: {} is no path here, and as a name of the Hub: {}\n", word.key,
-                word.name.id, error.what());
+    print_error("note: {}: {} is no path here, and as a name of the Hub: {}{}{}\n", word.key,
+                word.bare ? word.name.id : word.folder, error.what(),
+                error.hint().empty() ? "" : "; ", error.hint());
     return std::nullopt;
   }
 }
 
 void bring_whole(const hub::HubPlaces& places, const HubWord& word) {
+  if (!word.folder.empty())
+    print_error("note: {}: {} is not there, {} takes its place\n", word.key, word.folder,
+                word.name.text());
+  const bool path = word.bare || !word.folder.empty();
   const auto plan =
-      word.bare ? plan_bare(places, word) : hub::plan_fetch(places, word.name, word.use);
+      path ? plan_instead(places, word) : hub::plan_fetch(places, word.name, word.use);
   if (!plan) return;
   if (!plan->not_asked.empty())
     print_error("note: {}: {} as the cache has it: {}\n", word.key, word.name.text(),
@@ -51,6 +58,12 @@ void bring_data(const LackingData& lacking) {
   fetch_archive_with_progress(*lacking.archive, lacking.parent);
 }
 
+/// Whether nobody is to be asked for it.
+bool is_left(const hub::HubPlaces& places, const HubWord& word, Bring bring) {
+  if (word.folder.empty()) return false;
+  return bring != Bring::all_and_data || places.offline;
+}
+
 }  // namespace
 
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides,
@@ -59,18 +72,23 @@ void bring_named(const std::string& recipe, const std::vector<std::string>& over
   if (named.words.empty() && !named.data) return;
   if (bring == Bring::nothing) {
     for (const HubWord& word : named.words)
-      if (!hub::cached_path(word.name))
+      if (word.folder.empty() && !hub::cached_path(word.name))
         print_error(
             "note: {}: {} is to be fetched: `dstrain fetch`, or launch before ranks start\n",
             word.key, word.name.text());
     return;
   }
   const hub::HubPlaces places = hub::hub_places();
+  std::set<std::string> whole;  // models, which have their tokenizers with them
   for (const HubWord& word : named.words) {
-    if (bring != Bring::config)
+    if (is_left(places, word, bring)) continue;
+    if (bring != Bring::config) {
+      if (word.use == hub::Use::tokenizer && whole.contains(word.name.text())) continue;
       bring_whole(places, word);
-    else if (word.use == hub::Use::weights && !hub::cached_path(word.name))
+      if (word.use == hub::Use::weights) whole.insert(word.name.text());
+    } else if (word.use == hub::Use::weights && !hub::cached_path(word.name)) {
       bring_config(places, word);
+    }
   }
   if (named.data && !places.offline) bring_data(*named.data);
 }

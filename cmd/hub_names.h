@@ -7,9 +7,10 @@ namespace dstrain {
 
 /// Which of the things that a recipe names on the Hub are to come.
 enum class Bring {
-  all_and_data,  ///< the data set of images that data.path lacks, too, unless this is offline
-  all,
-  config,  ///< of its model config.json alone; nothing where it cannot be had
+  /// Names, and unless this is offline what known paths lack: models/bloom-560m, data/food-101.
+  all_and_data,
+  all,     ///< names alone
+  config,  ///< of the named model config.json alone; nothing where it cannot be had
   nothing  ///< say what the cache lacks
 };
 

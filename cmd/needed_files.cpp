@@ -12,10 +12,12 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/base/redact.h"
+#include "engine/data/images/parquet_places.h"
 #include "engine/data/images/test_folders.h"
 #include "engine/hub/archives.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
+#include "engine/recipe/hub_words.h"
 #include "engine/weights/weight_folder.h"
 
 namespace dstrain {
@@ -43,13 +45,24 @@ class FilesSearch {
       add(key, error.what(), error.hint());
     }
   }
+  /// A hint that says what brings a known folder.
+  [[nodiscard]] std::string with_fetch(const std::string& key, std::string hint) const {
+    for (const HubWord& word : hub_words_of(recipe_)) {
+      if (word.key != key || word.folder.empty()) continue;
+      hint += fmt::format("{}`dstrain fetch RECIPE` brings {}", hint.empty() ? "" : "; ",
+                          word.name.text());
+    }
+    return hint;
+  }
   void add(const std::string& key, std::string message, std::string hint) {
     std::string origin = loaded_.file;
     for (const Origin& one : loaded_.origins) {
       if (one.path == key && one.origin != "default") origin = one.origin;
     }
-    missing_.push_back(
-        {.file = origin, .path = key, .message = std::move(message), .hint = std::move(hint)});
+    missing_.push_back({.file = origin,
+                        .path = key,
+                        .message = std::move(message),
+                        .hint = with_fetch(key, std::move(hint))});
   }
 
   void data() {
@@ -70,15 +83,29 @@ class FilesSearch {
       return add("data.path", fmt::format("'{}' is not there", data.path), hint);
     if (images && kind != PathKind::folder)
       return add("data.path", fmt::format("'{}' is not a folder", data.path), hint);
-    std::vector<std::string> lacking;
-    for (const std::string_view name : row.files) {
-      // A pack has the images; what it was made of may be gone.
-      if (name == "images" && data.pack != Pack::none) continue;
-      if (!path_exists(fs::path(data.path) / name)) lacking.emplace_back(name);
-    }
-    if (!lacking.empty())
+    if (row.parquet && !parquet_places(data.path).empty()) return;
+    if (const auto lacking = lacking_of(row); !lacking.empty())
       add("data.path", fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
-    if (images && row.files.empty()) test_folder();
+    if (images && row.forms.empty()) test_folder();
+  }
+
+  /// What data.path lacks of the form that it has most of.
+  [[nodiscard]] std::vector<std::string> lacking_of(const DatasetRow& row) const {
+    std::vector<std::string> fewest;
+    std::size_t most_there = 0;
+    for (const auto& form : row.forms) {
+      std::vector<std::string> lacking;
+      for (const std::string_view name : form) {
+        // A pack has the images; what it was made of may be gone.
+        if (name == "images" && recipe_.data.pack != Pack::none) continue;
+        if (!path_exists(fs::path(recipe_.data.path) / name)) lacking.emplace_back(name);
+      }
+      if (lacking.empty()) return {};
+      const std::size_t there = form.size() - lacking.size();
+      if (fewest.empty() || there > most_there) fewest = lacking;
+      most_there = std::max(most_there, there);
+    }
+    return fewest;
   }
 
   /// Beside a folder `train` there is one for evaluation; a folder of classes is divided.

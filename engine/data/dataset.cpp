@@ -1,8 +1,16 @@
 #include "engine/data/dataset.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
 #include "engine/data/images/image_choices.h"
+#include "engine/data/images/image_subset.h"
+#include "engine/data/text/progress_sink.h"
+#include "engine/recipe/datasets.h"
 
 namespace dstrain {
 namespace {
@@ -17,6 +25,20 @@ const formats::ImageFormat* image_format(DatasetName name) {
     if (format->name == name) return format;
   }
   return nullptr;
+}
+
+bool takes_subset(const DataConfig& data) {
+  return data.subset > 0 && reads(dataset_row(data.name), "data.subset");
+}
+
+std::unique_ptr<ImageDataset> cut(std::unique_ptr<ImageDataset> images, const DataConfig& data,
+                                  Split split, std::int64_t seed, ProgressSink* progress) {
+  if (data.subset < images->size()) return subset_of(std::move(images), data.subset, seed);
+  if (progress != nullptr && data.subset > images->size())
+    progress->note(fmt::format("data, {}: {} images, fewer than data.subset ({})",
+                               split == Split::train ? "train" : "test", images->size(),
+                               data.subset));
+  return images;
 }
 
 }  // namespace
@@ -34,11 +56,17 @@ std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, i
   DSTRAIN_CHECK(image_size > 0, "open_images needs the model's image size");
   if (const formats::ImageFormat* format = image_format(data.name)) {
     auto images = format->open(data, split, image_size, seed, progress);
+    if (takes_subset(data)) images = cut(std::move(images), data, split, seed, progress);
     if (split == Split::train) images->augment_with(ImageChoices(data, image_size, seed));
     return images;
   }
   throw Error(ErrorKind::usage, "data.name is a data set of text, but the model takes images",
               "use a language model, or a data set of images");
+}
+
+bool always_packed(const DataConfig& data) {
+  const formats::ImageFormat* format = image_format(data.name);
+  return format != nullptr && format->packed != nullptr && format->packed(data);
 }
 
 ImageShape stored_shape(const DataConfig& data, int image_size) {
@@ -51,6 +79,8 @@ DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
   if (format == nullptr) return {};  // text has no classes
   DatasetFacts facts = format->facts(data);
   facts.shape = format->shape(data, image_size);
+  if (takes_subset(data) && facts.train_size > 0)
+    facts.train_size = std::min<std::int64_t>(facts.train_size, data.subset);
   return facts;
 }
 

@@ -113,6 +113,8 @@ class ImageDataset : public Dataset {
   /// Pixels [frames, height, width, channels] uint8 into `pixels`; returns the label. Error{data}
   /// names file and record.
   [[nodiscard]] virtual int read(std::int64_t index, std::span<std::uint8_t> pixels) const = 0;
+  /// The label alone. A base class reads the pixels, too.
+  [[nodiscard]] virtual int label(std::int64_t index) const;
   /// Hands `request.window` of each frame to `take`, decoded no larger than needed; returns the
   /// label. A base class decodes by read().
   [[nodiscard]] virtual int read_parts(
@@ -135,6 +137,7 @@ class ImageDataset : public Dataset {
   void augment_with(const ImageChoices& choices);
   /// What fill() does from now on; without a call it throws.
   void handle_damaged(DamagedImage how);
+  [[nodiscard]] DamagedImage damaged() const { return damaged_; }
   /// From now on these decode what they can of the rows that fill_rows() is given, and the CPU the
   /// others.
   void decode_by(std::shared_ptr<JpegUnits> units);
@@ -203,10 +206,14 @@ class TextDataset : public Dataset {
 /// resized as data.resize says, training's to squares (256 for 224, so that the random crop has
 /// room), evaluation's to the model's size; fixed-size sets ignore it. Training makes the random
 /// choices of data.augment. With data.pack files come from the packed file, which is made first
-/// where needed; `progress` (may be null) gets how far that is.
+/// where needed; `progress` (may be null) gets how far that is. data.subset takes so many of them.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
                                                         int image_size, std::int64_t seed,
                                                         ProgressSink* progress = nullptr);
+
+/// Whether open_images() packs what data.path holds without data.pack, too: what is read in its
+/// order alone.
+[[nodiscard]] bool always_packed(const DataConfig& data);
 
 /// Shape of the stored images, before a random crop; none of text.
 [[nodiscard]] ImageShape stored_shape(const DataConfig& data, int image_size);

@@ -10,6 +10,10 @@
 #include "engine/data/dataset.h"
 #include "engine/data/images/image_decode.h"
 
+namespace dstrain {
+class PackSource;
+}
+
 /// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
 namespace dstrain::formats {
@@ -24,13 +28,15 @@ struct ImageFormat {
   ImageShape (*shape)(const DataConfig& data, int image_size);
   /// DatasetFacts but for the shape; also where the files are absent.
   DatasetFacts (*facts)(const DataConfig& data);
+  /// Whether what data.path holds is packed without data.pack, too; null: never.
+  bool (*packed)(const DataConfig& data) = nullptr;
 };
 
 /// Handwritten digits, 8 x 8 grey: those in the binary when `path` is empty, else a file in the
 /// same format.
 extern const ImageFormat kDigits;
-/// Binary version of CIFAR-10 or CIFAR-100 (fine labels) in a folder, memory-mapped.
-/// https://www.cs.toronto.edu/~kriz/cifar.html
+/// CIFAR-10 or CIFAR-100 in a folder: the binary version, memory-mapped, the python version or
+/// parquet. https://www.cs.toronto.edu/~kriz/cifar.html
 extern const ImageFormat kCifar10, kCifar100;
 /// Files in a folder per class.
 extern const ImageFormat kImageFolder;
@@ -77,10 +83,12 @@ struct ImageList {
 };
 /// Decodes each file when it is read, RGB, and resizes it as data.resize says: to squares for
 /// training, to the model's size for evaluation; with data.pack from the packed file. A damaged
-/// file is handled as data.bad_record says.
+/// file is handled as data.bad_record says. `source`: the images are its, and always packed; the
+/// list has no items then.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
                                                              Split split, int image_size,
-                                                             ProgressSink* progress);
+                                                             ProgressSink* progress,
+                                                             PackSource* source = nullptr);
 /// Shape of the squares that open_image_files() makes.
 [[nodiscard]] ImageShape square_shape(const DataConfig& data, int image_size);
 /// What the list of the training files says; nothing where data.path is no folder.

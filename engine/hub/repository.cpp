@@ -89,7 +89,7 @@ bool is_torch_file(std::string_view path) {
          is_shard(path, "pytorch_model", ".bin");
 }
 
-bool is_text_data(std::string_view path) {
+bool is_data(std::string_view path) {
   if (path.starts_with('.') || path.find("/.") != std::string_view::npos) return false;
   // dataset_infos.json describes data of an old form of repositories.
   if (path == "dataset_infos.json") return false;
@@ -107,8 +107,8 @@ bool is_wanted(const std::string& path, Use use, bool has_safetensors) {
       return path == "config.json" || is_tokenizer_file(path);
     case Use::adapter:
       return path == "adapter_config.json" || path == "adapter_model.safetensors";
-    case Use::text_data:
-      return is_text_data(path);
+    case Use::data:
+      return is_data(path);
   }
   return false;
 }

@@ -34,7 +34,7 @@ enum class Use {
   weights,    ///< of a model: config.json, weights, tokenizer, preparation of images
   tokenizer,  ///< of a model
   adapter,    ///< of PEFT
-  text_data   ///< JSON, JSON Lines and parquet
+  data        ///< JSON, JSON Lines and parquet
 };
 
 struct HubFile {

@@ -42,34 +42,47 @@ constexpr DataKeys kClipKeys = {kClipPaths, images, "data.name {} has single ima
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
 constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss",       "data.packing",
-                                "data.too_long",  "data.test_share", "data.subset"};
+                                "data.too_long",  "data.test_share"};
 constexpr DataKeys kTextKeys = {kTextPaths, text, "data.name {} has no text"};
 /// Records of files, in text or as an image each.
 constexpr Paths kRecordPaths[] = {"data.bad_record", "data.cache"};
 constexpr DataKeys kRecordKeys = {kRecordPaths, {}, "data.name {} has no text or image files"};
+constexpr Paths kSubsetPaths[] = {"data.subset"};
+constexpr DataKeys kSubsetKeys = {kSubsetPaths, {}, "of data.name {} data.samples says how many"};
+constexpr Paths kLabelPaths[] = {"data.label"};
+constexpr DataKeys kLabelKeys = {kLabelPaths, images, "data.name {} has no choice of labels"};
 constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
 constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
 constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,    &kImageKeys, &kSquareKeys,
                                         &kFilterKeys, &kClipKeys,    &kRowKeys,   &kTextKeys,
-                                        &kRecordKeys, &kTemplateKeys};
+                                        &kRecordKeys, &kTemplateKeys, &kSubsetKeys, &kLabelKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.
-constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys};
-constexpr const DataKeys* kFiles[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
-                                      &kRecordKeys};
-constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
-                                      &kSquareKeys, &kRecordKeys, &kClipKeys};
-constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys};
-constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys,
-                                      &kTemplateKeys};
+constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSubsetKeys};
+constexpr const DataKeys* kCifar[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
+                                      &kRecordKeys, &kSubsetKeys, &kLabelKeys};
+constexpr const DataKeys* kFiles[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys, &kSquareKeys,
+                                      &kRecordKeys, &kSubsetKeys, &kLabelKeys};
+constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys, &kFilterKeys, &kSquareKeys,
+                                      &kRecordKeys, &kClipKeys,  &kSubsetKeys};
+constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys, &kSubsetKeys};
+constexpr const DataKeys* kJsonl[] = {&kPathKeys,   &kRowKeys,      &kTextKeys,
+                                      &kRecordKeys, &kTemplateKeys, &kSubsetKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
 
-constexpr Paths kCifar10Files[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                   "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
-constexpr Paths kCifar100Files[] = {"train.bin", "test.bin"};
+constexpr Paths kCifar10Binary[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                    "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+constexpr Paths kCifar10Python[] = {"data_batch_1", "data_batch_2", "data_batch_3",
+                                    "data_batch_4", "data_batch_5", "test_batch"};
+constexpr Paths kCifar100Binary[] = {"train.bin", "test.bin"};
+constexpr Paths kCifar100Python[] = {"train", "test"};
 constexpr Paths kFood101Files[] = {"images", "meta/classes.txt"};
+using Form = std::span<const Paths>;
+constexpr Form kCifar10Forms[] = {kCifar10Binary, kCifar10Python};
+constexpr Form kCifar100Forms[] = {kCifar100Binary, kCifar100Python};
+constexpr Form kFood101Forms[] = {kFood101Files};
 
 constexpr DatasetRow kDatasets[] = {
     {.name = DatasetName::digits,
@@ -80,27 +93,32 @@ constexpr DatasetRow kDatasets[] = {
      .keys = kStored},
     {.name = DatasetName::cifar10,
      .spelling = "cifar10",
-     .text = "CIFAR-10, binary version; path is its folder",
+     .text = "CIFAR-10, binary or python version or the Hub's parquet files; path is the folder",
      .modality = images,
-     .keys = kStored,
-     .files = kCifar10Files},
+     .keys = kCifar,
+     .forms = kCifar10Forms,
+     .parquet = true},
     {.name = DatasetName::cifar100,
      .spelling = "cifar100",
-     .text = "CIFAR-100, binary version; path is its folder",
+     .text = "CIFAR-100, binary or python version or the Hub's parquet files; path is the folder",
      .modality = images,
-     .keys = kStored,
-     .files = kCifar100Files},
+     .keys = kCifar,
+     .forms = kCifar100Forms,
+     .parquet = true},
     {.name = DatasetName::images,
      .spelling = "images",
-     .text = "JPEG, PNG and WebP files as path/train/CLASS and path/test/CLASS, or path/CLASS",
-     .modality = images,
-     .keys = kFiles},
-    {.name = DatasetName::food101,
-     .spelling = "food101",
-     .text = "Food-101 as published, with images/ and meta/",
+     .text = "JPEG, PNG and WebP files as path/train/CLASS and path/test/CLASS, or path/CLASS, or "
+             "in parquet files of the Hub",
      .modality = images,
      .keys = kFiles,
-     .files = kFood101Files},
+     .parquet = true},
+    {.name = DatasetName::food101,
+     .spelling = "food101",
+     .text = "Food-101 as published, with images/ and meta/, or the Hub's parquet files",
+     .modality = images,
+     .keys = kFiles,
+     .forms = kFood101Forms,
+     .parquet = true},
     {.name = DatasetName::frames,
      .spelling = "frames",
      .text = "clips of JPEG, PNG or WebP frames as path/train/CLASS/CLIP and path/test/CLASS/CLIP",
@@ -159,6 +177,8 @@ bool reads(const DatasetRow& row, std::string_view path) {
     return std::ranges::find(keys->paths, path) != keys->paths.end();
   });
 }
+
+bool may_be_of_hub(const DatasetRow& row) { return row.modality == text || row.parquet; }
 
 int jpeg_lanes(const DataConfig& data) {
   constexpr int kMostLanes = 4;

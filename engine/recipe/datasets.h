@@ -27,9 +27,14 @@ struct DatasetRow {
   std::optional<Modality> modality = {};  ///< none: of both
   bool needs_path = true;
   std::span<const DataKeys* const> keys;  ///< those that it reads
-  /// Files and folders that must be in data.path; of others there are several that would do.
-  std::span<const std::string_view> files = {};
+  /// Files and folders of each form that it comes in; data.path must have those of one. None:
+  /// several others would do.
+  std::span<const std::span<const std::string_view>> forms = {};
+  bool parquet = false;  ///< also images in the Hub's parquet files
 };
+
+/// Whether data.path may be a data set of the Hub.
+[[nodiscard]] bool may_be_of_hub(const DatasetRow& row);
 
 /// All of them, in the order of DatasetName.
 [[nodiscard]] std::span<const DatasetRow> datasets();

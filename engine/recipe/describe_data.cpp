@@ -12,8 +12,10 @@ constexpr double kMaxBatchSize = 1 << 24;
 void describe(DataConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Data set.", .required = true});
   v.field("path", c.path,
-          {.text = "File or folder of the data set; of text also hf://datasets/ORG/NAME.",
-           .path = true});
+          {.text = "File or folder of the data set, or hf://datasets/ORG/NAME.", .path = true});
+  v.field("label", c.label,
+          {.text = "Column of a parquet file that holds the classes; of CIFAR-100 in any form "
+                   "fine_label or coarse_label. Empty takes fine_label, or the only one."});
   v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
   v.field("resize", c.resize,
           {.text = "How an image of a file becomes square, of which the model gets the middle, or "
@@ -96,7 +98,8 @@ void describe(DataConfig& c, Visitor& v) {
           {.text = "What becomes of the last samples of an epoch, where they are fewer than "
                    "batch.global."});
   v.field("subset", c.subset,
-          {.text = "Uses the first so many samples of each split; 0 uses all.",
+          {.text = "Uses so many samples of each split, 0 uses all: the first of text; of images a "
+                   "choice by run.seed, from each class in turn.",
            .unit = "samples",
            .min = 0,
            .max = kMaxSteps});

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/hub/cache.h"
+#include "engine/hub/known_folders.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/diagnostics.h"
 #include "engine/recipe/reader.h"
@@ -22,20 +23,39 @@ struct Key {
 };
 constexpr Key kKeys[] = {
     {"model.weights", [](Recipe& r) -> std::string& { return r.model.weights; }, hub::Use::weights},
-    {"data.path", [](Recipe& r) -> std::string& { return r.data.path; }, hub::Use::text_data},
+    {"data.path", [](Recipe& r) -> std::string& { return r.data.path; }, hub::Use::data},
     {"data.tokenizer", [](Recipe& r) -> std::string& { return r.data.tokenizer; },
      hub::Use::tokenizer},
     {"lora.weights", [](Recipe& r) -> std::string& { return r.lora.weights; }, hub::Use::adapter},
 };
 
+/// The name of the known folder that a value means and that is not there.
+std::optional<HubWord> word_of_folder(const Recipe& recipe, const Key& key,
+                                      const std::string& value) {
+  const std::filesystem::path path = value;
+  const bool data = key.use == hub::Use::data;
+  for (const hub::KnownFolder& one : hub::known_folders()) {
+    if (path.filename() != one.name || data == one.data.empty()) continue;
+    if (data ? dataset_row(recipe.data.name).spelling != one.data
+             : path.parent_path().filename() != "models")
+      continue;
+    if (path_exists(path, ErrorKind::usage)) return std::nullopt;
+    return HubWord{.key = key.name,
+                   .name = {.dataset = data, .id = std::string(one.id), .revision = {}, .file = {}},
+                   .use = key.use,
+                   .folder = value};
+  }
+  return std::nullopt;
+}
+
 /// The name that a value is. Error{usage} for one that cannot be meant there.
 std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
-  const bool data = key.use == hub::Use::text_data;
+  const bool data = key.use == hub::Use::data;
   std::string value = key.value(recipe);
+  if (auto known = word_of_folder(recipe, key, value)) return known;
   const bool bare = hub::is_bare_name(value);
   if (bare) {
-    // Pixels of the Hub are in forms that are not read, so a folder is meant.
-    if (data && dataset_row(recipe.data.name).modality != Modality::text) return std::nullopt;
+    if (data && !may_be_of_hub(dataset_row(recipe.data.name))) return std::nullopt;  // a folder
     if (path_exists(value, ErrorKind::usage)) return std::nullopt;
     value = fmt::format("hf://{}{}", data ? "datasets/" : "", value);
   }
@@ -44,10 +64,11 @@ std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
   if (name->dataset != data)
     throw Error(ErrorKind::usage, fmt::format("'{}' is {}", value, data ? "a model" : "a data set"),
                 data ? "write hf://datasets/ORG/NAME" : "write hf://ORG/NAME");
-  if (data && dataset_row(recipe.data.name).modality != Modality::text)
+  if (data && !may_be_of_hub(dataset_row(recipe.data.name)))
     throw Error(ErrorKind::usage,
-                fmt::format("'{}': of the Hub's data sets text alone is read", value),
-                "name a folder of images; recipes/guides/data-and-models.md says where they are");
+                fmt::format("'{}': data.name {} is read from no data set of the Hub", value,
+                            dataset_row(recipe.data.name).spelling),
+                "name its folder, or use data.name: images for parquet files of images");
   return HubWord{.key = key.name, .name = *name, .use = key.use, .bare = bare};
 }
 

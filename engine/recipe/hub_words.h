@@ -21,6 +21,7 @@ struct HubWord {
   hub::HubName name;
   hub::Use use;
   bool bare = false;  ///< ORG/NAME, which may be meant as a path of other hosts
+  std::string folder = {};  ///< a known one that is not there, in whose place the name stands
 };
 
 /// A data set of images whose archive has a known address, where data.path names the folder that it
@@ -32,7 +33,8 @@ struct LackingData {
 
 /// What a recipe names that can be fetched.
 struct NamedThings {
-  std::vector<HubWord> words;       ///< hf://..., and ORG/NAME where no such path is there
+  /// hf://..., ORG/NAME where no such path is there, and known folders that are not there.
+  std::vector<HubWord> words;
   std::optional<LackingData> data;  ///< where it was asked for
 };
 /// Reads the recipe's values alone, so that they can be fetched before anything else looks at it; a

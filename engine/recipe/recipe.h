@@ -149,7 +149,8 @@ struct BatchNormConfig {
 
 struct DataConfig {
   DatasetName name = DatasetName::digits;
-  std::string path;  ///< file or folder of the data set; empty where it needs none
+  std::string path;   ///< file or folder of the data set; empty where it needs none
+  std::string label;  ///< column of a parquet file that holds the classes; empty: see engine/data
   std::vector<Augmentation> augment;
   Fit resize = Fit::crop;  ///< how an image of a file becomes the stored square
   int resize_side = 0;     ///< pixels of that square; 0: what `resize` usually takes
@@ -174,7 +175,7 @@ struct DataConfig {
   std::string tokenizer;  ///< folder or file of the tokenizer; empty: model.weights
   int sequence = 512;     ///< tokens of a sample, filled up or cut
   LastStep last = LastStep::fill;
-  int subset = 0;  ///< first samples of each split that are used; 0: all
+  int subset = 0;  ///< samples of each split that are used; 0: all
   LossOn loss = LossOn::all;
   bool packing = false;  ///< several samples in one sequence
   std::string prompt;    ///< template of jsonl

@@ -30,7 +30,8 @@ const PickleValue* PickleValue::find(std::string_view key) const {
   }
   if (kind != Kind::dict) return nullptr;
   for (std::size_t i = items.size(); i >= 2; i -= 2) {
-    if (items[i - 2]->kind == Kind::text && items[i - 2]->text == key) return items[i - 1];
+    const PickleValue& name = *items[i - 2];
+    if ((name.is(Kind::text) || name.is(Kind::bytes)) && name.text == key) return items[i - 1];
   }
   return nullptr;
 }

@@ -60,8 +60,8 @@ class PickleValue {
   const PickleValue* state = nullptr;          ///< of an opaque, as __setstate__ got it
   std::shared_ptr<const PickleTensor> tensor;  ///< of tensor; of storage only its `storage`
 
-  /// Value of a text key of a dict, or of an attribute of an opaque; null where there is none. The
-  /// last of equal keys holds.
+  /// Value of a key of a dict, a text or bytes, as which Python 2 wrote texts, or of an attribute
+  /// of an opaque; null where there is none. The last of equal keys holds.
   [[nodiscard]] const PickleValue* find(std::string_view key) const;
   [[nodiscard]] bool is(Kind wanted) const { return kind == wanted; }
   /// The opaque value, called or not, of a class or function "module.name".

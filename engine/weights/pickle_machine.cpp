@@ -73,7 +73,7 @@ enum class Op : std::uint8_t {
 
 void PickleMachine::fail(const std::string& what) const {
   throw Error(ErrorKind::data, fmt::format("{}: {} at byte {}", where_, what, at_),
-              "the file is damaged, or was not written by torch.save");
+              "the file is damaged, or of another program");
 }
 
 std::span<const std::byte> PickleMachine::take(std::uint64_t count) {

@@ -63,6 +63,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     text = expect_success(run("checkpoint", "export", whole, scratch / "adapter"))
     assert "adapter in PEFT's layout" in text, text
+    assert text.splitlines()[-1] == f"share it: hf upload ORG/NAME {scratch}/adapter", text
     config = json.loads((scratch / "adapter" / "adapter_config.json").read_text())
     assert config["r"] == 4 and config["target_modules"] == ["q_proj", "v_proj"], config
     assert config["modules_to_save"] == ["classifier"] and config["base_model_name_or_path"] == str(base), config

@@ -2,17 +2,21 @@
 
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/data/dataset.h"
 #include "engine/data/images/image_decode.h"
 #include "engine/data/images/image_resize.h"
+#include "engine/data/text/progress_sink.h"
 #include "engine/kernels/image/operations.h"
+#include "engine/recipe/datasets.h"
 
-/// Answers image_equality.py: a line of words in, maybe with pixels behind it, pixels out.
+/// Answers image_equality.py and image_sets.py: a line of words in, maybe with pixels behind it, pixels out.
 namespace dstrain {
 namespace {
 
@@ -80,6 +84,56 @@ Pixels magnitudes(std::istream& words) {
   return {bytes, bytes + all.size() * sizeof(double)};
 }
 
+/// set NAME PATH SPLIT LABEL SUBSET SEED SIDE CACHE, "-" for none: all samples of a data set, its
+/// images stored with SIDE. A line of JSON, then label (a byte) and pixels of each; or the error.
+Pixels set_or_error(std::istream& words) {
+  std::string name, split, label, notes;
+  DataConfig data;
+  std::int64_t seed = 0;
+  int side = 0;
+  words >> name >> data.path >> split >> label >> data.subset >> seed >> side >> data.cache;
+  for (const DatasetRow& row : datasets()) {
+    if (row.spelling == name) data.name = row.name;
+  }
+  if (label != "-") data.label = label;
+  data.resize_side = side;
+  struct Notes final : ProgressSink {
+    void note(const std::string& text) override { lines.push_back(text); }
+    void progress(double, const std::string&) override {}
+    nlohmann::json lines = nlohmann::json::array();
+  } heard;
+  const auto images =
+      open_images(data, split == "train" ? Split::train : Split::test, side, seed, &heard);
+  const nlohmann::json head = {{"code", 0},
+                               {"samples", images->size()},
+                               {"classes", images->classes()},
+                               {"names", images->class_names()},
+                               {"side", images->shape().height},
+                               {"bytes", images->shape().bytes()},
+                               {"planned", dataset_facts(data, side).train_size},
+                               {"notes", heard.lines}};
+  const std::string line = head.dump() + "\n";
+  Pixels all(line.begin(), line.end());
+  Pixels pixels(static_cast<std::size_t>(images->shape().bytes()));
+  for (std::int64_t i = 0; i < images->size(); ++i) {
+    all.push_back(static_cast<std::uint8_t>(images->read(i, pixels)));
+    all.insert(all.end(), pixels.begin(), pixels.end());
+  }
+  return all;
+}
+
+Pixels set(std::istream& words) {
+  try {
+    return set_or_error(words);
+  } catch (const Error& error) {
+    const nlohmann::json head = {{"code", exit_code(error.kind())},
+                                 {"samples", 0},
+                                 {"error", fmt::format("{}\n{}", error.what(), error.hint())}};
+    const std::string line = head.dump() + "\n";
+    return {line.begin(), line.end()};
+  }
+}
+
 Pixels answer(const std::string& line) {
   std::istringstream words(line);
   std::string what;
@@ -88,6 +142,7 @@ Pixels answer(const std::string& line) {
   if (what == "window") return window(words);
   if (what == "operate") return operate(words);
   if (what == "magnitudes") return magnitudes(words);
+  if (what == "set") return set(words);
   throw Error(ErrorKind::usage, "no such question: " + line);
 }
 

@@ -15,7 +15,7 @@ FILES = {"config.json": '{"model_type": "x"}', "tokenizer.json": "{}", "README.m
 
 
 def fetch(*words, hub=None, home=None, code=0, **variables):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_", "DSTRAIN_OFFLINE"))}
     environment |= (hub.environment(home) if hub else {}) | {name: str(value) for name, value in variables.items()}
     done = subprocess.run([DSTRAIN, "fetch", *map(str, words)], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)

@@ -128,7 +128,7 @@ TEST_CASE("weights are safetensors where they are there, and no code", "[hub]") 
   CHECK(chosen(both, Use::weights, "README.md") == Names{"README.md"});
   CHECK_THROWS_AS(chosen(both, Use::weights, "none"), Error);
   CHECK_THROWS_AS(chosen({"README.md"}, Use::weights), Error);
-  CHECK(chosen({"a.json", "plain_text/b.parquet", ".x/c.json", "d.py"}, Use::text_data) ==
+  CHECK(chosen({"a.json", "plain_text/b.parquet", ".x/c.json", "d.py"}, Use::data) ==
         Names{"a.json", "plain_text/b.parquet"});
 }
 

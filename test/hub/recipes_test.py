@@ -9,7 +9,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "test/cli")]
 from server import Hub  # noqa: E402
-from text_files import write_tokenizer  # noqa: E402  (leaves with 77 without tokenizers)
+from text_files import write_metamathqa, write_tokenizer  # noqa: E402  (leaves with 77 without tokenizers)
 
 RECIPE = """
 model:     { weights: hf://org/tiny }
@@ -134,4 +134,39 @@ with tempfile.TemporaryDirectory() as folder:
     hub.log.clear()
     done = run(hub, home, *words, code=65, DSTRAIN_DATA=str(data), DSTRAIN_OFFLINE="1")
     assert "food-101" in done.stderr and "dstrain fetch food101" in done.stderr and not hub.log, done.stderr
+
+    # Folders of the tree's recipes that are not there: the Hub takes their place, whole or for the tokenizer alone. Who only looks asks nobody.
+    write_metamathqa(folder / "MetaMathQA-395K.json", 64)
+    hub.add("Qwen/Qwen2.5-3B", model | {"config.json": json.dumps(CONFIG), "model.safetensors": safetensors()})
+    hub.add("meta-math/MetaMathQA", {"MetaMathQA-395K.json": (folder / "MetaMathQA-395K.json").read_bytes()}, kind="datasets")
+    tree, known = ROOT / "recipes/qwen/qwen2.5-3b_metamathqa.yaml", folder / "known"
+    commit = hub.commit("models", "Qwen/Qwen2.5-3B")
+    sizes = ["--set", "data.sequence=128", "--set", "precision.compute=fp32"]
+    hub.log.clear()
+    assert value(run(hub, known, "recipe", "show", tree, "--json"), "model", "weights")[0] == "models/Qwen2.5-3B"
+    run(hub, known, "recipe", "check", tree)
+    told = run(hub, known, "recipe", "check", tree, "--files", code=None).stderr
+    assert "`dstrain fetch RECIPE` brings hf://Qwen/Qwen2.5-3B" in told and "brings hf://datasets/meta-math/MetaMathQA" in told, told
+    if "launch" in run(hub, home, "--help", code=None).stdout:
+        run(hub, known, "plan", tree)
+        words = ["launch", tree, "--ranks", 1, *sizes, "--set", "parallel.backend=gloo", "--set", "batch.global=8", "--set", "batch.micro=4",
+                 "--set", "run.epochs=1", "--set", f"run.output={folder}/known-runs"]
+        offline = run(hub, known, *words, code=65, DSTRAIN_OFFLINE="1").stderr
+        assert "model.weights" in offline and "no rank was started" in offline and not hub.log, (offline, hub.log)
+        told = run(hub, known, *words).stderr
+        assert "model.weights: models/Qwen2.5-3B is not there, hf://Qwen/Qwen2.5-3B takes its place" in told, told
+        assert len([one for one in hub.log if one["path"].endswith(f"/tree/{commit}?recursive=true")]) == 1, hub.log
+        resolved = next((folder / "known-runs").glob("*/recipe.yaml")).read_text()
+        for name, sha in (("hf://Qwen/Qwen2.5-3B", commit), ("hf://datasets/meta-math/MetaMathQA", hub.commit("datasets", "meta-math/MetaMathQA"))):
+            assert f"{name}@{sha}" in resolved, resolved
+    run(hub, folder / "bare", "fetch", tree, "--set", "model.weights=")
+    assert not list((folder / "bare").rglob("*.safetensors")) and list((folder / "bare").rglob("tokenizer.json"))
+    # A folder of the user goes before the Hub; other places and other data are never replaced.
+    hub.log.clear()
+    (folder / "models/Qwen2.5-3B").mkdir(parents=True)
+    assert value(run(hub, known, "recipe", "show", tree, "--json", "--set", "model.name=qwen2.5-3b"), "model", "weights")[0] == "models/Qwen2.5-3B"
+    (folder / "models/Qwen2.5-3B").rmdir()
+    for setting, key in (("model.weights=elsewhere/Qwen2.5-3B", "weights"), ("model.weights=models/Qwen2.5-4B", "weights")):
+        assert value(run(hub, known, "recipe", "show", tree, "--json", "--set", setting), "model", key)[0] == setting.split("=")[1]
+    assert "models/bloom-560m" in run(hub, known, "fetch", "--list").stdout and not hub.log, hub.log
 print("recipes: ok")

@@ -249,7 +249,7 @@ class Hub:
 
     def environment(self, home, **more):
         """For a client that asks this hub and keeps its cache in `home`."""
-        return dict(HF_ENDPOINT=self.endpoint, HF_HOME=str(home), HF_TOKEN="", HF_HUB_DOWNLOAD_TIMEOUT="2", **more)
+        return dict(HF_ENDPOINT=self.endpoint, HF_HOME=str(home), HF_TOKEN="", HF_HUB_DOWNLOAD_TIMEOUT="2", DSTRAIN_OFFLINE="") | more
 
     def requests(self, where=None):
         return [one for one in self.log if where in (None, one["where"])]

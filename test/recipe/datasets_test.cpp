@@ -53,8 +53,10 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
   CHECK(digits.contains("data.samples: only data.name random has it, here it is digits"));
   CHECK(digits.contains("data.resize_side: images of data.name digits have one size"));
   CHECK(digits.contains("data.prompt: model.name vit-tiny takes images"));
+  CHECK(digits.contains("data.label: data.name digits has no choice of labels"));
   const auto drawn = without_effect(DatasetName::random, Modality::images);
   CHECK(drawn.contains("data.path: data.name random reads no files"));
+  CHECK(drawn.contains("data.subset: of data.name random data.samples says how many"));
   CHECK(drawn.contains("data.interpolation: data.name random makes images of the model's size"));
   const auto tokens = without_effect(DatasetName::random, Modality::text);
   CHECK(tokens.contains("data.cache: data.name random has no text or image files"));

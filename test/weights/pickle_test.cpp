@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/weights/pickle_array.h"
 #include "engine/weights/pickle_listing.h"
 #include "test/support/catch.h"
 #include "test/support/mutate.h"
@@ -55,6 +56,50 @@ TEST_CASE("values of a pickle are as Python has them", "[weights][pickle]") {
   CHECK(root.find("e")->items.at(0)->is(Kind::tuple));
   CHECK(root.find("s")->is(Kind::set));
   CHECK(root.find("absent") == nullptr);
+}
+
+/// An array as numpy pickles it by protocol 2 for Python 2, whose texts are bytes, with this type,
+/// shape, order of Fortran and content.
+std::string pickled_array(const std::string& module, const std::string& type,
+                          const std::string& shape, const std::string& order,
+                          const std::string& bytes) {
+  return "c" + module + ".multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\x01" + "btR"s +
+         "(K\x01" + shape + "cnumpy\ndtype\n(U\x02" + type + "K\0K\x01tR(K\x03U\x01|NNNJ" +
+         "\xFF\xFF\xFF\xFFJ\xFF\xFF\xFF\xFFK\0tb"s + order + "U" + little(bytes.size(), 1) + bytes +
+         "tb";
+}
+
+TEST_CASE("an array of bytes is read as numpy pickles it, before and since its version 2",
+          "[weights][pickle]") {
+  for (const char* module : {"numpy.core", "numpy._core"}) {
+    CAPTURE(module);
+    const Pickle pickle =
+        read(program_of(pickled_array(module, "u1", "K\x02K\x03\x86", "\x89", "abcdef")));
+    const auto array = byte_array(pickle.root());
+    REQUIRE(array);
+    CHECK(array->shape == std::vector<std::int64_t>{2, 3});
+    CHECK(array->bytes == "abcdef");
+  }
+  // Keys that are bytes, as Python 2 wrote texts.
+  CHECK(read(program_of("}U\x01" + "aK\x07s"s)).root().find("a")->integer == 7);
+}
+
+TEST_CASE("what is no whole array of bytes is none", "[weights][pickle]") {
+  const auto none = [](const std::string& value) {
+    return !byte_array(read(program_of(value)).root()).has_value();
+  };
+  const std::string shape = "K\x02K\x03\x86", c = "\x89";
+  CHECK(none(pickled_array("numpy.core", "i4", shape, c, "abcdef")));
+  CHECK(none(pickled_array("numpy.core", "u1", shape, "\x88", "abcdef")));
+  CHECK(none(pickled_array("numpy.core", "u1", shape, c, "abcde")));
+  CHECK(none(pickled_array("numpy.core", "u1", "K\x02J\xFF\xFF\xFF\xFF\x86", c, "abcdef")));
+  const std::string huge = "\x8a\x08" + little(std::uint64_t{1} << 62U, 8);
+  CHECK(none(pickled_array("numpy.core", "u1", huge + huge + "\x86", c, "abcdef")));
+  CHECK(none(pickled_array("numpy.core", "u1", "]", c, "abcdef")));
+  CHECK(none(pickled_array("os", "u1", shape, c, "abcdef")));
+  CHECK(none("cnumpy.core.multiarray\n_reconstruct\n"));
+  CHECK(none("cposix\nsystem\n(U\x02idtR"));
+  CHECK(none("U\x06" + "abcdef"s));
 }
 
 TEST_CASE("the last of equal keys holds, and later items join an earlier dict",

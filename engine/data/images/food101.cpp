@@ -9,6 +9,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/data/formats.h"
+#include "engine/data/images/parquet_images.h"
 
 namespace dstrain::formats {
 namespace {
@@ -102,6 +103,8 @@ ImageList list_food101(const fs::path& root, Split split) {
 std::unique_ptr<ImageDataset> open_food101(const DataConfig& data, Split split, int image_size,
                                            std::int64_t, ProgressSink* progress) {
   const fs::path root = required_folder(data, "the folder with images/ and meta/");
+  if (holds_parquet_images(root)) return open_parquet_images(data, split, image_size, progress);
+  refuse_label(data);
   return open_image_files(list_food101(root, split), data, split, image_size, progress);
 }
 
@@ -112,6 +115,7 @@ const ImageFormat kFood101 = {
     .open = open_food101,
     .shape = square_shape,
     .facts = [](const DataConfig& data) { return facts_of_files(data, list_food101); },
+    .packed = [](const DataConfig& data) { return holds_parquet_images(data.path); },
 };
 
 }  // namespace dstrain::formats

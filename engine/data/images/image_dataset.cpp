@@ -74,6 +74,11 @@ HostBatch ImageDataset::allocate(std::int64_t rows, bool pinned) const {
   return batch;
 }
 
+int ImageDataset::label(std::int64_t index) const {
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(shape().bytes() * frames()));
+  return read(index, pixels);
+}
+
 int ImageDataset::read_parts(
     std::int64_t index, const DecodeRequest& request,
     const std::function<void(int, const ImagePart&, const ImageView&)>& take) const {

@@ -12,6 +12,7 @@
 #include "engine/data/images/image_decode.h"
 #include "engine/data/images/image_pack.h"
 #include "engine/data/images/image_resize.h"
+#include "engine/data/images/parquet_images.h"
 #include "engine/data/text/progress_sink.h"
 
 namespace dstrain::formats {
@@ -93,7 +94,10 @@ class ImageFiles final : public ImageDataset {
           pack_ ? pack_->decode(index, frame, own) : list_.decode(list_.items.at(at), frame, own);
       take(frame, part, {part.image.pixels, part.image.width, part.image.height});
     }
-    return pack_ ? pack_->label(index) : list_.items.at(at).label;
+    return label(index);
+  }
+  [[nodiscard]] int label(std::int64_t index) const override {
+    return pack_ ? pack_->label(index) : list_.items.at(static_cast<std::size_t>(index)).label;
   }
 
  private:
@@ -142,7 +146,8 @@ std::filesystem::path required_folder(const DataConfig& data, const char* what) 
 }
 
 std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data, Split split,
-                                               int image_size, ProgressSink* progress) {
+                                               int image_size, ProgressSink* progress,
+                                               PackSource* source) {
   const int side = square_side(data, image_size);
   const SquareResize resize = {.fit = data.resize,
                                .side = side,
@@ -155,8 +160,10 @@ std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig&
                     list.root.string(), list.others.describe(), list.others.first));
   }
   std::shared_ptr<const PackedImages> pack;
-  if (data.pack != Pack::none) {
-    pack = open_pack(list, data, split, data.pack_side > 0 ? data.pack_side : side, progress);
+  if (data.pack != Pack::none || source != nullptr) {
+    ListSource files(list);
+    const PackForm form = {data, data.pack, data.pack_side > 0 ? data.pack_side : side};
+    pack = open_pack(source == nullptr ? files : *source, form, split, progress);
     list.items.clear();
   }
   const bool packed = pack != nullptr;
@@ -178,6 +185,10 @@ ImageShape square_shape(const DataConfig& data, int image_size) {
 DatasetFacts facts_of_files(const DataConfig& data,
                             ImageList (*list)(const std::filesystem::path&, Split)) {
   if (path_kind(data.path) != PathKind::folder) return {};
+  if (holds_parquet_images(data.path)) {
+    const ParquetImages found = find_parquet_images(data, Split::train);
+    return {.classes = found.classes, .train_size = count_rows(found)};
+  }
   const ImageList found = list(data.path, Split::train);
   return {.classes = found.classes, .train_size = static_cast<std::int64_t>(found.items.size())};
 }

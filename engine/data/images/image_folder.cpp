@@ -7,6 +7,7 @@
 #include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/images/image_listing.h"
+#include "engine/data/images/parquet_images.h"
 
 namespace dstrain::formats {
 namespace {
@@ -66,6 +67,8 @@ ImageList list_image_folder(const fs::path& root, Split split) {
 std::unique_ptr<ImageDataset> open_image_folder(const DataConfig& data, Split split, int image_size,
                                                 std::int64_t, ProgressSink* progress) {
   const fs::path root = required_folder(data, "the folder with one folder per class");
+  if (holds_parquet_images(root)) return open_parquet_images(data, split, image_size, progress);
+  refuse_label(data);
   return open_image_files(list_image_folder(root, split), data, split, image_size, progress);
 }
 
@@ -76,6 +79,7 @@ const ImageFormat kImageFolder = {
     .open = open_image_folder,
     .shape = square_shape,
     .facts = [](const DataConfig& data) { return facts_of_files(data, list_image_folder); },
+    .packed = [](const DataConfig& data) { return holds_parquet_images(data.path); },
 };
 
 }  // namespace dstrain::formats

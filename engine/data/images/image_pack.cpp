@@ -1,7 +1,6 @@
 #include "engine/data/images/image_pack.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,22 +31,13 @@ constexpr int kQuality = 95;
 constexpr std::size_t kItemsPerThread = 32;
 
 /// Everything that the packed images depend on.
-std::string key_of_pack(const formats::ImageList& list, const DataConfig& data, int side) {
-  std::string key =
-      fmt::format("{}\n{} {} {} {} {} {}\n", kPackFormat, spelling(data.name), spelling(data.pack),
-                  side, spelling(data.interpolation), list.classes, list.frames);
-  const auto add = [&](const std::string& file, int label) {
-    struct stat status {};
-    // One that cannot be looked up is named when it is read.
-    if (::stat((list.root / file).c_str(), &status) != 0) status = {};
-    key += fmt::format("{} {} {} {}.{}\n", file, label, status.st_size, status.st_mtim.tv_sec,
-                       status.st_mtim.tv_nsec);
-  };
-  for (const auto& item : list.items) {
-    if (item.frames.empty()) add(item.file, item.label);
-    for (const std::string& frame : item.frames) add(frame, item.label);
-  }
-  return text::hash128(key);
+std::string key_of_pack(const PackSource& source, const PackForm& form) {
+  const std::string how =
+      form.pack == Pack::none ? std::string("as they are")
+                              : fmt::format("{} {} {}", spelling(form.pack), form.side,
+                                            spelling(form.data.interpolation));
+  return text::hash128(fmt::format("{}\n{} {} {} {}\n{}", kPackFormat, spelling(form.data.name),
+                                   how, source.classes(), source.frames(), source.made_from()));
 }
 
 struct Packed {
@@ -74,66 +64,70 @@ RgbImage reduced(RgbImage image, int side, Interpolation filter) {
   return small;
 }
 
-Packed pack_image(const formats::ImageList& list, const formats::ImageList::Item& item, int frame,
-                  const DataConfig& data, int side, std::mutex& large) {
-  const DecodeRequest request = {.large = &large};
+/// Whether the image's file becomes part of the pack as it is.
+bool keeps_file(const PackForm& form, const RgbImage& image, const std::string& file) {
+  if (form.pack == Pack::none) return !file.empty();
+  return form.pack == Pack::jpeg && std::min(image.width, image.height) <= form.side &&
+         file.starts_with("\xff\xd8");
+}
+
+Packed pack_image(const PackSource& source, std::size_t at, int frame, const PackForm& form,
+                  std::mutex& large) {
   std::string file;
-  RgbImage image = list.decode(item, frame, request, &file).image;
-  const bool keep = std::min(image.width, image.height) <= side && data.pack == Pack::jpeg &&
-                    file.starts_with("\xff\xd8");
+  RgbImage image = source.image(at, frame, {.large = &large}, file).image;
   Packed packed{.width = image.width, .height = image.height};
-  if (keep) {
+  if (keeps_file(form, image, file)) {
     packed.bytes = std::move(file);
     return packed;
   }
-  image = reduced(std::move(image), side, data.interpolation);
+  image = reduced(std::move(image), form.side, form.data.interpolation);
   packed.width = image.width;
   packed.height = image.height;
-  packed.bytes = data.pack == Pack::jpeg ? encode_jpeg(image, kQuality)
+  packed.bytes = form.pack == Pack::jpeg ? encode_jpeg(image, kQuality)
                                          : std::string(image.pixels.begin(), image.pixels.end());
   return packed;
 }
 
-/// Result for one item: its images, or why it has none.
+/// Result for one sample: its label and images, or why it has none.
 struct Result {
-  std::vector<Packed> images;
-  std::optional<Error> problem;
-  std::exception_ptr failure;
+  int label = 0;
+  std::vector<Packed> images = {};
+  std::optional<Error> problem = {};
+  std::exception_ptr failure = {};
 };
 
 class Packer {
  public:
-  Packer(const formats::ImageList& list, const DataConfig& data, int side)
-      : list_(list), data_(data), side_(side) {}
+  Packer(PackSource& source, const PackForm& form) : source_(source), form_(form) {}
 
+  /// `tell` hears how many samples are done.
   template <class Tell>
   void run(PackWriter& writer, const Tell& tell) {
     const std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
     std::vector<Result> results(threads * kItemsPerThread);
-    for (std::size_t first = 0; first < list_.items.size(); first += results.size()) {
-      const std::size_t count = std::min(results.size(), list_.items.size() - first);
+    std::int64_t done = 0;
+    while (const std::size_t count = source_.advance(results.size())) {
       std::atomic<std::size_t> next{0};
       {
         std::vector<std::jthread> workers;
         for (std::size_t i = 0; i < std::min(threads, count); ++i) {
           workers.emplace_back([&] {
-            for (std::size_t at = next++; at < count; at = next++)
-              results[at] = pack(list_.items[first + at]);
+            for (std::size_t at = next++; at < count; at = next++) results[at] = pack(at);
           });
         }
       }
-      for (std::size_t at = 0; at < count; ++at)
-        write(writer, list_.items[first + at], results[at]);
-      tell(first + count, writer.bytes());
+      for (std::size_t at = 0; at < count; ++at) write(writer, results[at]);
+      tell(done += static_cast<std::int64_t>(count));
     }
   }
 
  private:
-  Result pack(const formats::ImageList::Item& item) {
+  Result pack(std::size_t at) {
     Result result;
     try {
-      for (int frame = 0; frame < list_.frames; ++frame)
-        result.images.push_back(pack_image(list_, item, frame, data_, side_, large_));
+      result.label = source_.label(at);
+      for (int frame = 0; frame < source_.frames(); ++frame)
+        result.images.push_back(pack_image(source_, at, frame, form_, large_));
     } catch (const Error& error) {
       result.problem = error;
     } catch (...) {
@@ -142,20 +136,19 @@ class Packer {
     return result;
   }
 
-  void write(PackWriter& writer, const formats::ImageList::Item& item, const Result& result) const {
+  void write(PackWriter& writer, const Result& result) const {
     if (result.failure) std::rethrow_exception(result.failure);
     if (result.problem) {
-      if (data_.bad_record == BadRecord::stop || result.problem->kind() != ErrorKind::data)
+      if (form_.data.bad_record == BadRecord::stop || result.problem->kind() != ErrorKind::data)
         throw *result.problem;
       return writer.leave_out(result.problem->what());
     }
     for (const Packed& image : result.images)
-      writer.add(image.bytes, image.width, image.height, item.label);
+      writer.add(image.bytes, image.width, image.height, result.label);
   }
 
-  const formats::ImageList& list_;
-  const DataConfig& data_;
-  int side_;
+  PackSource& source_;
+  const PackForm& form_;
   std::mutex large_;
 };
 
@@ -169,32 +162,32 @@ void name_left_out(const PackedImages& pack, ProgressSink& progress) {
 
 }  // namespace
 
-std::shared_ptr<const PackedImages> open_pack(const formats::ImageList& list,
-                                              const DataConfig& data, Split split, int side,
+std::shared_ptr<const PackedImages> open_pack(PackSource& source, const PackForm& form, Split split,
                                               ProgressSink* progress) {
-  const fs::path folder = text::make_cache_folder(data, "images");
+  const fs::path folder = text::make_cache_folder(form.data, "images");
   const char* part = split == Split::train ? "train" : "test";
-  const std::string made_from = key_of_pack(list, data, side);
+  const std::string made_from = key_of_pack(source, form);
   const text::KeyField key = text::key_field(made_from);
-  const fs::path path = folder / fmt::format("{}-{}-{}.{}", spelling(data.name), part, made_from,
-                                             spelling(data.pack));
+  const fs::path path =
+      folder / fmt::format("{}-{}-{}.{}", spelling(form.data.name), part, made_from,
+                           form.pack == Pack::none ? "files" : spelling(form.pack));
   std::string problem;
   std::shared_ptr<const PackedImages> pack = PackedImages::open(path, key, problem);
   if (pack == nullptr) {
-    const text::BuildLock lock(path.string() + ".lock",
-                               fmt::format("packing {} images", list.items.size()), progress);
+    const text::BuildLock lock(path.string() + ".lock", fmt::format("packing {} images", part),
+                               progress);
     pack = PackedImages::open(path, key, problem);
     if (pack == nullptr) {
       if (progress != nullptr && path_exists(path))
         progress->note(fmt::format("{} is made again: {}", path.string(), problem));
       if (lock.held()) text::BuildFile::remove_leftovers(path);
       const auto begin = std::chrono::steady_clock::now();
-      PackWriter writer(path, key, data.pack == Pack::pixels, list.frames, list.classes);
-      Packer(list, data, side).run(writer, [&](std::size_t done, std::uint64_t bytes) {
-        const double share = static_cast<double>(done) / static_cast<double>(list.items.size());
-        const std::string text =
-            fmt::format("packing {} images: {} of {}, {}", part, done, list.items.size(),
-                        format_bytes(static_cast<Bytes>(bytes)));
+      PackWriter writer(path, key, form.pack == Pack::pixels, source.frames(), source.classes());
+      const std::int64_t samples = source.open();
+      Packer(source, form).run(writer, [&](std::int64_t done) {
+        const double share = static_cast<double>(done) / static_cast<double>(samples);
+        const std::string text = fmt::format("packing {} images: {} of {}, {}", part, done, samples,
+                                             format_bytes(static_cast<Bytes>(writer.bytes())));
         lock.report(share, text);
         if (progress != nullptr) progress->progress(share, text);
       });
@@ -216,7 +209,7 @@ std::shared_ptr<const PackedImages> open_pack(const formats::ImageList& list,
   if (progress != nullptr) name_left_out(*pack, *progress);
   if (pack->size() == 0) {
     throw Error(ErrorKind::data, fmt::format("{}: none of its {} images can be read",
-                                             list.root.string(), list.items.size()));
+                                             source.place(), pack->left_out()));
   }
   return pack;
 }

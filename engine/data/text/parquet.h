@@ -13,7 +13,9 @@ namespace dstrain::text {
 enum class ParquetType {
   text,     ///< a string
   texts,    ///< a list of strings
-  integers  ///< a list of whole numbers
+  integers, ///< a list of whole numbers
+  bytes,    ///< as they are
+  integer   ///< a whole number
 };
 
 /// A column by its place in the schema: "question", "answers.text".
@@ -26,15 +28,26 @@ struct ParquetColumn {
 /// One value; `null` where it, or an entry of its list, is missing.
 struct ParquetValue {
   bool null = false;
-  std::vector<std::string_view> texts = {};  ///< one entry for ParquetType::text
-  std::vector<std::int64_t> integers = {};
+  std::vector<std::string_view> texts = {};  ///< one entry for text and bytes
+  std::vector<std::int64_t> integers = {};   ///< one entry for integer
 };
 
-/// Rows of a parquet file in their order, a part at a time.
+/// A column of the schema, whatever is read of it.
+struct ParquetField {
+  std::string name;
+  std::string type;      ///< as Arrow says it
+  bool image = false;    ///< a struct with `bytes`, as the library `datasets` stores a file
+  bool integer = false;  ///< whole numbers
+};
+
+/// Rows of a parquet file in their order, a part at a time; without columns its schema alone.
 class ParquetReader {
  public:
   virtual ~ParquetReader() = default;
   [[nodiscard]] virtual std::int64_t rows() const = 0;
+  [[nodiscard]] virtual std::vector<ParquetField> fields() const = 0;
+  /// What the file's schema says under this name, such as "huggingface"; empty where it is silent.
+  [[nodiscard]] virtual std::string metadata(const std::string& name) const = 0;
   /// Values [column][row] of the next rows, valid until the next call; false at the end. An
   /// unreadable part sets `error`, which is empty otherwise.
   [[nodiscard]] virtual bool next(std::vector<std::vector<ParquetValue>>& values,

@@ -26,6 +26,10 @@ const char* type_name(ParquetType type) {
       return "a list of texts";
     case ParquetType::integers:
       return "a list of whole numbers";
+    case ParquetType::bytes:
+      return "bytes";
+    case ParquetType::integer:
+      return "a whole number";
   }
   return "";
 }
@@ -41,24 +45,41 @@ bool is_list(const arrow::DataType& type) {
   return type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST;
 }
 
-bool fits(const arrow::DataType& type, ParquetType wanted) {
-  if (wanted == ParquetType::text) return is_text(type);
-  if (!is_list(type)) return false;
-  const arrow::DataType& entry = *static_cast<const arrow::BaseListType&>(type).value_type();
-  return wanted == ParquetType::texts
-             ? is_text(entry)
-             : entry.id() == arrow::Type::INT32 || entry.id() == arrow::Type::INT64;
+bool is_bytes(const arrow::DataType& type) {
+  return type.id() == arrow::Type::BINARY || type.id() == arrow::Type::LARGE_BINARY;
 }
 
-/// Text `i` of a column of text; false where it is null.
+bool is_whole_number(const arrow::DataType& type) {
+  return type.id() == arrow::Type::INT32 || type.id() == arrow::Type::INT64;
+}
+
+/// A file as the library `datasets` stores it: struct<bytes: binary, path: string>.
+bool is_image(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::STRUCT) return false;
+  const auto bytes = static_cast<const arrow::StructType&>(type).GetFieldByName("bytes");
+  return bytes != nullptr && is_bytes(*bytes->type());
+}
+
+bool fits(const arrow::DataType& type, ParquetType wanted) {
+  if (wanted == ParquetType::text) return is_text(type);
+  if (wanted == ParquetType::bytes) return is_bytes(type);
+  if (wanted == ParquetType::integer) return is_whole_number(type);
+  if (!is_list(type)) return false;
+  const arrow::DataType& entry = *static_cast<const arrow::BaseListType&>(type).value_type();
+  return wanted == ParquetType::texts ? is_text(entry) : is_whole_number(entry);
+}
+
+/// Text or bytes `i` of a column; false where it is null.
 bool text_at(const arrow::Array& column, std::int64_t i, std::string_view& text) {
   if (column.IsNull(i)) return false;
   switch (column.type_id()) {
     case arrow::Type::STRING:
-      text = static_cast<const arrow::StringArray&>(column).GetView(i);
+    case arrow::Type::BINARY:
+      text = static_cast<const arrow::BinaryArray&>(column).GetView(i);
       return true;
     case arrow::Type::LARGE_STRING:
-      text = static_cast<const arrow::LargeStringArray&>(column).GetView(i);
+    case arrow::Type::LARGE_BINARY:
+      text = static_cast<const arrow::LargeBinaryArray&>(column).GetView(i);
       return true;
     default: {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(column);
@@ -92,10 +113,14 @@ void fill_list(const arrow::Array& entries, std::int64_t first, std::int64_t end
 
 ParquetValue value_at(const arrow::Array& column, std::int64_t row, ParquetType type) {
   ParquetValue value;
-  if (type == ParquetType::text) {
+  if (type == ParquetType::text || type == ParquetType::bytes) {
     std::string_view text;
     value.null = !text_at(column, row, text);
     value.texts.push_back(text);
+  } else if (type == ParquetType::integer) {
+    std::int64_t integer = 0;
+    value.null = !integer_at(column, row, integer);
+    value.integers.push_back(integer);
   } else if (column.IsNull(row)) {
     value.null = true;
   } else if (column.type_id() == arrow::Type::LIST) {
@@ -143,10 +168,10 @@ class ArrowReader final : public ParquetReader {
     builder.memory_pool(&memory_)->properties(rows);
     if (const auto status = builder.Build(&file_); !status.ok())
       return "not a parquet file: " + status.message();
-    std::shared_ptr<arrow::Schema> schema;
-    if (const auto status = file_->GetSchema(&schema); !status.ok()) return status.message();
+    if (const auto status = file_->GetSchema(&schema_); !status.ok()) return status.message();
     rows_ = file_->parquet_reader()->metadata()->num_rows();
-    if (auto wrong = check(*schema); !wrong.empty()) return wrong;
+    if (auto wrong = check(*schema_); !wrong.empty()) return wrong;
+    if (columns_.empty()) return "";
     auto batches = file_->GetRecordBatchReader(all_row_groups(), leaves());
     if (!batches.ok()) return batches.status().message();
     batches_ = std::move(*batches);
@@ -154,6 +179,19 @@ class ArrowReader final : public ParquetReader {
   }
 
   [[nodiscard]] std::int64_t rows() const override { return rows_; }
+
+  [[nodiscard]] std::vector<ParquetField> fields() const override {
+    std::vector<ParquetField> fields;
+    for (const auto& field : schema_->fields())
+      fields.push_back({field->name(), field->type()->ToString(), is_image(*field->type()),
+                        is_whole_number(*field->type())});
+    return fields;
+  }
+
+  [[nodiscard]] std::string metadata(const std::string& name) const override {
+    const auto all = file_->parquet_reader()->metadata()->key_value_metadata();
+    return all == nullptr ? "" : all->Get(name).ValueOr("");
+  }
 
   [[nodiscard]] bool next(std::vector<std::vector<ParquetValue>>& values,
                           std::string& error) override {
@@ -245,6 +283,7 @@ class ArrowReader final : public ParquetReader {
   arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMaxMemory};
   std::vector<ParquetColumn> columns_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
+  std::shared_ptr<arrow::Schema> schema_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;          ///< what the values handed out point into
   std::vector<std::shared_ptr<arrow::Array>> arrays_;  ///< the same, taken out of structs

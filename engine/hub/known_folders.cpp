@@ -1,0 +1,25 @@
+#include "engine/hub/known_folders.h"
+
+namespace dstrain::hub {
+namespace {
+
+constexpr KnownFolder kKnownFolders[] = {
+    {"bloom-560m", "bigscience/bloom-560m", {}},
+    {"bloom-1b7", "bigscience/bloom-1b7", {}},
+    {"bloom-3b", "bigscience/bloom-3b", {}},
+    {"bloom-7b1", "bigscience/bloom-7b1", {}},
+    {"Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B", {}},
+    {"Qwen2.5-3B", "Qwen/Qwen2.5-3B", {}},
+    {"Qwen3-1.7B", "Qwen/Qwen3-1.7B", {}},
+    {"Llama-3.2-1B", "meta-llama/Llama-3.2-1B", {}},
+    {"vit-base-patch16-224", "google/vit-base-patch16-224", {}},
+    {"mobilenetv2_100", "timm/mobilenetv2_100.ra_in1k", {}},
+    {"squad", "rajpurkar/squad", "squad"},
+    {"MetaMathQA", "meta-math/MetaMathQA", "metamathqa"},
+};
+
+}  // namespace
+
+std::span<const KnownFolder> known_folders() { return kKnownFolders; }
+
+}  // namespace dstrain::hub
