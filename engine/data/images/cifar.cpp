@@ -151,7 +151,7 @@ struct Files {
   std::int64_t published;  ///< records of each
 };
 
-/// Of the binary version.
+/// Files of the binary version.
 Files files_of(const CifarSet& set, Split split) {
   const bool training = split == Split::train;
   if (set.number == 100) return {{training ? "train.bin" : "test.bin"}, training ? 50000 : 10000};
