@@ -11,7 +11,8 @@ namespace dstrain {
 /// SPLIT-00000-of-00008.parquet.
 inline bool is_parquet_of(const std::filesystem::path& file, const std::string& split) {
   const std::string name = file.filename().string();
-  return name.ends_with(".parquet") && (name.starts_with(split + "-") || name == split + ".parquet");
+  return name.ends_with(".parquet") &&
+         (name.starts_with(split + "-") || name == split + ".parquet");
 }
 
 /// `folder` and the folders in it, by name, as far as they hold training files of parquet: where
