@@ -71,12 +71,13 @@ void list_known() {
     print_text("{:<10} {:>11}  {}, to {}\n           {}\n", one.name, format_bytes(one.size),
                one.about, (data_folder() / one.folder).string(), one.address);
   for (const hub::KnownFolder& one : hub::known_folders())
-    print_text("{:<22} {}\n",
-               one.data.empty() ? fmt::format("models/{}", one.name)
-                                : (data_folder() / one.name).string(),
-               hub::HubName{!one.data.empty(), std::string(one.id), {}, {}}.text());
+    print_text(
+        "{:<22} {}\n",
+        one.data.empty() ? fmt::format("models/{}", one.name) : (data_folder() / one.name).string(),
+        hub::HubName{!one.data.empty(), std::string(one.id), {}, {}}.text());
   print_text(
-      "and any model or data set of text or images on the Hub: hf://ORG/NAME, hf://datasets/ORG/NAME\n");
+      "and any model or data set of text or images on the Hub: hf://ORG/NAME, "
+      "hf://datasets/ORG/NAME\n");
 }
 
 void fetch_archive(const hub::Archive& archive, const FetchOptions& options) {

@@ -72,7 +72,7 @@ struct ImageList {
   std::filesystem::path root = {};
   int classes = 0;
   std::vector<Item> items = {};
-  int frames = 1;  ///< images of an item
+  int frames = 1;                             ///< images of an item
   std::vector<std::string> class_names = {};  ///< by label
   OtherFiles others = {};
 

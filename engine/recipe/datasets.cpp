@@ -41,8 +41,8 @@ constexpr DataKeys kClipKeys = {kClipPaths, images, "data.name {} has single ima
 
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
-constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss",       "data.packing",
-                                "data.too_long",  "data.test_share"};
+constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss", "data.packing", "data.too_long",
+                                "data.test_share"};
 constexpr DataKeys kTextKeys = {kTextPaths, text, "data.name {} has no text"};
 /// Records of files, in text or as an image each.
 constexpr Paths kRecordPaths[] = {"data.bad_record", "data.cache"};
@@ -55,8 +55,8 @@ constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
 constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
-constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,    &kImageKeys, &kSquareKeys,
-                                        &kFilterKeys, &kClipKeys,    &kRowKeys,   &kTextKeys,
+constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,     &kImageKeys,  &kSquareKeys,
+                                        &kFilterKeys, &kClipKeys,     &kRowKeys,    &kTextKeys,
                                         &kRecordKeys, &kTemplateKeys, &kSubsetKeys, &kLabelKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.

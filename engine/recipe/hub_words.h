@@ -20,7 +20,7 @@ struct HubWord {
   std::string key;  ///< model.weights, data.path, data.tokenizer or lora.weights
   hub::HubName name;
   hub::Use use;
-  bool bare = false;  ///< ORG/NAME, which may be meant as a path of other hosts
+  bool bare = false;        ///< ORG/NAME, which may be meant as a path of other hosts
   std::string folder = {};  ///< a known one that is not there, in whose place the name stands
 };
 

@@ -16,7 +16,8 @@
 #include "engine/kernels/image/operations.h"
 #include "engine/recipe/datasets.h"
 
-/// Answers image_equality.py and image_sets.py: a line of words in, maybe with pixels behind it, pixels out.
+/// Answers image_equality.py and image_sets.py: a line of words in, maybe with pixels behind it,
+/// pixels out.
 namespace dstrain {
 namespace {
 

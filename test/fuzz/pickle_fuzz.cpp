@@ -15,8 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (pickle.size() > size) std::abort();
     const dstrain::ListingLimits limits{.values = 1000};
     if (dstrain::listing(pickle.root(), limits).size() > limits.values + 1) std::abort();
-    if (const auto array = dstrain::byte_array(pickle.root());
-        array && array->bytes.size() > size)
+    if (const auto array = dstrain::byte_array(pickle.root()); array && array->bytes.size() > size)
       std::abort();
     if (!pickle.root().is(dstrain::PickleValue::Kind::tensor)) return 0;
     const dstrain::PickleTensor& tensor = *pickle.root().tensor;

@@ -39,7 +39,8 @@ class Cifar final : public ImageDataset {
             ErrorKind::data,
             fmt::format("{} has {} bytes, which are no whole records of CIFAR-{} ({} bytes each; "
                         "{} of them in the published file, {} bytes)",
-                        paths_.back().string(), found, set.number, each, published, published * each),
+                        paths_.back().string(), found, set.number, each, published,
+                        published * each),
             found < published * each
                 ? "the file ends early; unpack the archive of the binary version again"
                 : "use the files of the binary version");
@@ -56,10 +57,9 @@ class Cifar final : public ImageDataset {
   [[nodiscard]] int classes() const override { return set_.classes(); }
   /// Names out of the list in the archive, a line for each.
   [[nodiscard]] std::vector<std::string> class_names() const override {
-    const std::filesystem::path list =
-        folder_ / (set_.number == 10 ? "batches.meta.txt"
-                   : set_.coarse     ? "coarse_label_names.txt"
-                                     : "fine_label_names.txt");
+    const std::filesystem::path list = folder_ / (set_.number == 10 ? "batches.meta.txt"
+                                                  : set_.coarse     ? "coarse_label_names.txt"
+                                                                    : "fine_label_names.txt");
     if (!path_exists(list)) return {};
     std::vector<std::string> names;
     std::istringstream lines(read_file(list, 1 << 16));
@@ -151,7 +151,7 @@ struct Files {
   std::int64_t published;  ///< records of each
 };
 
-/// Of the binary version.
+/// Files of the binary version.
 Files files_of(const CifarSet& set, Split split) {
   const bool training = split == Split::train;
   if (set.number == 100) return {{training ? "train.bin" : "test.bin"}, training ? 50000 : 10000};
@@ -166,8 +166,7 @@ CifarSet set_of(const DataConfig& data, int number) {
   const std::string_view fine = number == 100 ? "fine_label" : "label";
   if (data.label.empty() || data.label == fine) return {number};
   if (number == 100 && data.label == "coarse_label") return {number, true};
-  throw Error(ErrorKind::usage,
-              fmt::format("data.label: CIFAR-{} has no '{}'", number, data.label),
+  throw Error(ErrorKind::usage, fmt::format("data.label: CIFAR-{} has no '{}'", number, data.label),
               number == 100 ? "it has fine_label and coarse_label" : "it has label");
 }
 
@@ -276,6 +275,6 @@ const ImageFormat kCifar100 = {.name = DatasetName::cifar100,
                                .open = open_cifar<100>,
                                .shape = cifar_shape,
                                .facts = cifar_facts<100>,
-                              .packed = cifar_packed<100>};
+                               .packed = cifar_packed<100>};
 
 }  // namespace dstrain::formats

@@ -58,13 +58,13 @@ class Batch {
     const PickleValue& label = *labels_->items.at(record);
     if (label.is(Kind::integer) && label.integer >= 0 && label.integer < classes_)
       return static_cast<int>(label.integer);
-    throw Error(ErrorKind::data,
-                fmt::format("{}: record {}: its label is {}, not a number of 0..{}", path_.string(),
-                            record,
-                            label.is(Kind::integer) ? fmt::format("{}", label.integer)
-                                                    : kind_text(label.kind),
-                            classes_ - 1),
-                "the file is damaged or of another data set");
+    throw Error(
+        ErrorKind::data,
+        fmt::format(
+            "{}: record {}: its label is {}, not a number of 0..{}", path_.string(), record,
+            label.is(Kind::integer) ? fmt::format("{}", label.integer) : kind_text(label.kind),
+            classes_ - 1),
+        "the file is damaged or of another data set");
   }
 
  private:

@@ -32,8 +32,8 @@ constexpr std::size_t kItemsPerThread = 32;
 
 /// Everything that the packed images depend on.
 std::string key_of_pack(const PackSource& source, const PackForm& form) {
-  const std::string how =
-      form.pack == Pack::none ? std::string("as they are")
+  const std::string how = form.pack == Pack::none
+                              ? std::string("as they are")
                               : fmt::format("{} {} {}", spelling(form.pack), form.side,
                                             spelling(form.data.interpolation));
   return text::hash128(fmt::format("{}\n{} {} {} {}\n{}", kPackFormat, spelling(form.data.name),

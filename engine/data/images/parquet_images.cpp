@@ -105,11 +105,11 @@ std::string label_column(const std::vector<ParquetField>& fields, const nlohmann
   const auto& likely = classes.empty() ? numbers : classes;
   if (!wanted.empty()) {
     if (has(numbers, wanted)) return wanted;
-    throw Error(ErrorKind::usage,
-                fmt::format("data.label: {} has no column '{}' of whole numbers", file.string(),
-                            wanted),
-                numbers.empty() ? "it has none of them"
-                                : fmt::format("it has {}", fmt::join(numbers, ", ")));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("data.label: {} has no column '{}' of whole numbers", file.string(), wanted),
+        numbers.empty() ? "it has none of them"
+                        : fmt::format("it has {}", fmt::join(numbers, ", ")));
   }
   if (has(likely, "fine_label")) return "fine_label";
   if (likely.size() == 1) return likely[0];
@@ -126,11 +126,11 @@ std::string label_column(const std::vector<ParquetField>& fields, const nlohmann
 int count_classes(const std::vector<fs::path>& files, const std::string& column) {
   std::int64_t largest = -1;
   for (const fs::path& file : files) {
-    text::for_each_parquet_row(
-        file, {{.name = column, .type = ParquetType::integer}},
-        [&](const text::ParquetRow& row, std::int64_t, double) {
-          if (!row[0]->null) largest = std::max(largest, row[0]->integers[0]);
-        });
+    text::for_each_parquet_row(file, {{.name = column, .type = ParquetType::integer}},
+                               [&](const text::ParquetRow& row, std::int64_t, double) {
+                                 if (!row[0]->null)
+                                   largest = std::max(largest, row[0]->integers[0]);
+                               });
   }
   if (largest >= 0 && largest < kMostClasses) return static_cast<int>(largest) + 1;
   throw Error(ErrorKind::data, fmt::format("{}: the largest label of column {} is {}",
@@ -222,10 +222,10 @@ class ParquetSource final : public PackSource {
         continue;
       }
       if (!error.empty())
-        throw Error(ErrorKind::data,
-                    fmt::format("{}: after row {}: {}", images_.files[file_ - 1].string(), number_,
-                                error),
-                    "the file is damaged or cut off; fetch it again");
+        throw Error(
+            ErrorKind::data,
+            fmt::format("{}: after row {}: {}", images_.files[file_ - 1].string(), number_, error),
+            "the file is damaged or cut off; fetch it again");
       if (file_ == images_.files.size()) return false;
       reader_ = text::open_parquet(images_.files[file_++], columns_);
       number_ = 0;
@@ -282,8 +282,7 @@ std::unique_ptr<PackSource> parquet_source(ParquetImages images) {
 std::unique_ptr<ImageDataset> open_parquet_images(const DataConfig& data, Split split,
                                                   int image_size, ProgressSink* progress) {
   ParquetImages found = find_parquet_images(data, split);
-  ImageList list{
-      .root = found.place, .classes = found.classes, .class_names = found.class_names};
+  ImageList list{.root = found.place, .classes = found.classes, .class_names = found.class_names};
   const auto source = parquet_source(std::move(found));
   return open_image_files(std::move(list), data, split, image_size, progress, source.get());
 }

@@ -11,11 +11,12 @@ namespace dstrain {
 /// SPLIT-00000-of-00008.parquet.
 inline bool is_parquet_of(const std::filesystem::path& file, const std::string& split) {
   const std::string name = file.filename().string();
-  return name.ends_with(".parquet") && (name.starts_with(split + "-") || name == split + ".parquet");
+  return name.ends_with(".parquet") &&
+         (name.starts_with(split + "-") || name == split + ".parquet");
 }
 
-/// Of `folder` and the folders in it those that hold training files of parquet, by name: where the
-/// Hub's data sets have theirs.
+/// `folder` and the folders in it, by name, as far as they hold training files of parquet: where
+/// the Hub's data sets have theirs.
 inline std::vector<std::filesystem::path> parquet_places(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> places;
   const auto look = [&](const std::filesystem::path& place) {

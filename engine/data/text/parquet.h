@@ -11,11 +11,11 @@
 namespace dstrain::text {
 
 enum class ParquetType {
-  text,     ///< a string
-  texts,    ///< a list of strings
-  integers, ///< a list of whole numbers
-  bytes,    ///< as they are
-  integer   ///< a whole number
+  text,      ///< a string
+  texts,     ///< a list of strings
+  integers,  ///< a list of whole numbers
+  bytes,     ///< as they are
+  integer    ///< a whole number
 };
 
 /// A column by its place in the schema: "question", "answers.text".
