@@ -14,6 +14,7 @@
 
 #include "cmd/command.h"
 #include "cmd/input_path.h"
+#include "cmd/number_option.h"
 #include "cmd/prompt_file.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -319,31 +320,31 @@ Command add_generate(CLI::App& root) {
   app->add_option("--tokenizer", options->tokenizer,
                   "Folder or file of the tokenizer. Default: the model's.");
   app->add_option("--tokens", options->write.max_tokens, "Longest answer, in tokens. Default 256.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app->add_option("--temperature", options->write.sampling.temperature,
                   "0 (default): always the most likely token.")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_in(0.0, 100.0));
   app->add_option("--top-k", options->write.sampling.top_k,
                   "Only the most likely so many tokens; 0 (default): all.")
-      ->check(CLI::Range(0, 1 << 24));
+      ->check(number_in(0, 1 << 24));
   app->add_option("--top-p", options->write.sampling.top_p,
                   "Only the fewest tokens whose probabilities reach this sum. Default 1.")
-      ->check(CLI::Range(1e-6, 1.0));
+      ->check(number_in(1e-6, 1.0));
   app->add_option("--min-p", options->write.sampling.min_p,
                   "Only tokens above this share of the largest probability. Default 0.")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_in(0.0, 1.0));
   app->add_option("--repetition-penalty", options->write.sampling.repetition_penalty,
                   "Above 1: tokens that came already become less likely. Default 1.")
-      ->check(CLI::Range(0.01, 100.0));
+      ->check(number_in(0.01, 100.0));
   app->add_option("--stop", options->write.stop_texts,
                   "A text that ends an answer, beside the model's end tokens; again for more.");
   app->add_option("--samples", options->write.samples, "Answers to each prompt. Default 1.")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app->add_option("--seed", options->write.seed,
                   "Of random choices: the same answers at any --batch. Default 42.");
   app->add_option("--batch", options->batch,
                   "Answers written at once; 0 (default): as many as fit, 64 at most.")
-      ->check(CLI::Range(0, 1 << 16));
+      ->check(number_in(0, 1 << 16));
   app->add_option("--dtype", options->dtype,
                   "fp32, bf16, fp16, or auto (default): bf16 where the GPU has its products, else "
                   "fp16; fp32 on a CPU.")
