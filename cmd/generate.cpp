@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
+#include "engine/base/output_file.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/device/device.h"
 #include "engine/infer/chat_form.h"
@@ -127,10 +127,9 @@ class AnswerLines {
         samples_(static_cast<std::size_t>(samples)),
         waiting_(prompts.size() * samples_) {
     if (file.empty()) return;
-    out_.open(file, std::ios::binary);
-    if (!out_)
-      throw Error(ErrorKind::usage, fmt::format("{} cannot be written", file),
-                  "-o FILE in a folder that is there");
+    out_ = open_output_file(file, {.old = OldContent::cut,
+                                   .refused = ErrorKind::usage,
+                                   .hint = "-o FILE in a folder that is there"});
     name_ = file;
   }
 
@@ -162,16 +161,13 @@ class AnswerLines {
     const std::string text =
         line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     if (name_.empty()) return print_text(text);
-    out_ << text << std::flush;
-    if (!out_)
-      throw Error(ErrorKind::checkpoint, fmt::format("{} cannot be written", name_),
-                  "is the disk full?");
+    write_fully(out_.get(), text, name_);
   }
 
   const std::vector<FilePrompt>& prompts_;
   std::size_t samples_;
   std::vector<std::optional<WrittenAnswer>> waiting_;
-  std::ofstream out_;
+  UniqueFd out_;
   std::string name_;
   std::size_t next_ = 0, whole_ = 0;
   std::int64_t tokens_ = 0;
@@ -203,6 +199,7 @@ int generate(GenerateArguments arguments) {
                 "most likely one",
                 "add --temperature 1, or leave them out");
   const std::vector<FilePrompt> prompts = prompts_of(arguments);
+  AnswerLines lines(prompts, arguments.write.samples, arguments.output);
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
   const at::ScalarType dtype = type_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
@@ -251,7 +248,6 @@ int generate(GenerateArguments arguments) {
 
   const bool shows =
       prompts.size() == 1 && arguments.write.samples == 1 && arguments.output.empty();
-  AnswerLines lines(prompts, arguments.write.samples, arguments.output);
   const auto begin = Clock::now();
   auto shown = begin;
   std::optional<WrittenAnswer> single;
