@@ -12,11 +12,13 @@ namespace dstrain {
 /// One prompt of a file; `id` is JSON text: what the line has as `id`, else the number of the line.
 struct FilePrompt {
   std::string id;
-  std::string text;
+  std::string text;  ///< of a chat: the line
+  std::optional<chat::Conversation> chat = {};
 };
 
-/// JSONL, objects with `prompt` and perhaps `id`, where the first line begins with a brace; else
-/// each line is a prompt. Error{data} names the line.
+/// JSONL, objects with `prompt`, `messages` or `conversations` (chat::ChatFormat) and perhaps `id`,
+/// where the first line begins with a brace; else each line is a prompt. Error{data} names the
+/// line.
 [[nodiscard]] std::vector<FilePrompt> read_prompts(const std::filesystem::path& file);
 
 }  // namespace dstrain
