@@ -184,6 +184,10 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   }
   if (container.as_list() == nullptr && !container.is_undefined())
     throw Fault{fmt::format("'in' a {} is not possible", type_name(container))};
+  const List* list = container.as_list();
+  const bool nested = item.as_list() != nullptr || item.as_dict() != nullptr;
+  if (list != nullptr && list->kind == List::Kind::view && nested)
+    throw Fault{fmt::format("a {} in a view of a dict is not supported", type_name(item))};
   return std::ranges::any_of(items_of(container, budget), [&](const Value& candidate) {
     return equal(candidate, item, budget);
   });
