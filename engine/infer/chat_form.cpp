@@ -38,7 +38,8 @@ chat::Conversation question(std::string_view system, std::string_view user) {
   nlohmann::json messages = nlohmann::json::array();
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
   messages.push_back({{"role", "user"}, {"content", user}});
-  return chat_of_json(json_text({{"messages", messages}}), "the prompt");
+  const nlohmann::json record = {{"messages", messages}};
+  return chat_of_json(json_text(record), "the prompt");
 }
 
 chat::Conversation chat_of_json(const std::string& json, const std::string& where) {
