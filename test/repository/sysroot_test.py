@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
     (scratch / "part.cpp").write_text(SOURCE)
     (scratch / "main.cpp").write_text('extern "C" int part(double);\nint main() { return part(4); }\n')
     (scratch / "yaml.cpp").write_text('#include <yaml-cpp/yaml.h>\nextern "C" int yaml() { return YAML::Load("{a: 3}")["a"].as<int>(); }\n')
-    compiler = ["g++", "-std=c++20", "-O1", "-fPIC", f"--sysroot={root}", f"-L{lib}", "-Wl,--exclude-libs,libstdc++.a:libdstrain_shim.a",
+    compiler = ["g++", "-std=c++20", "-O1", "-fPIC", f"--sysroot={root}", f"-B{lib}", f"-L{lib}", "-Wl,--exclude-libs,libstdc++.a:libdstrain_shim.a",
                 "-Wl,--allow-shlib-undefined"]
     output_of(*compiler, "-shared", scratch / "part.cpp", scratch / "yaml.cpp", lib / "libyaml-cpp.a", "-o", scratch / "libpart.so")
     output_of(*compiler, scratch / "main.cpp", scratch / "libpart.so", f"-Wl,-rpath,{scratch}", "-o", scratch / "shared")
@@ -74,6 +74,8 @@ with tempfile.TemporaryDirectory() as folder:
     assert newest(scratch / "libpart.so", "GLIBCXX") > (3, 4, 20), "the shared library brought a libstdc++ of its own"
     for name in ("shared", "static"):
         output_of(scratch / name)
+        # What starts a program runs its constructors, which newer systems do by themselves.
+        assert "__libc_csu_init" in output_of("nm", scratch / name), f"{name} was not linked with the start files of glibc 2.28"
 
 # What this build asks of the C library by name: a version of its own has each name that is newer, and packages would lack it.
 there = set()
