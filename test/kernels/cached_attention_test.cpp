@@ -40,8 +40,9 @@ TEST_CASE("attention of one token at a time is that of the whole sequence", "[ke
       rows.push_back(at::randn({length, shape.qkv_width()}));
       wanted.push_back(ops::attention(rows.back().clone(), shape));
     }
-    ops::CachedRows cached{.cache = {at::full({3, 16, shape.kv_heads, shape.head_dim}, 1e9),
-                                     at::full({3, 16, shape.kv_heads, shape.head_dim}, 1e9)}};
+    ops::CachedRows cached;
+    cached.cache = {at::full({3, 16, shape.kv_heads, shape.head_dim}, 1e9),
+                    at::full({3, 16, shape.kv_heads, shape.head_dim}, 1e9)};
     std::vector<std::int32_t> positions, own;
     for (std::size_t s = 0; s < 2; ++s) {
       for (std::int32_t i = 0; i < read[s]; ++i) {
