@@ -41,7 +41,7 @@ Weights averages(Session& session) {
 
 /// A recipe of few samples, since an evaluation takes all of the test split.
 Recipe averaged_recipe(const std::string& model, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = {"ema.decay=0.6", "run.steps=6", "data.subset=48"};
+  std::vector<std::string> all = {"ema.decay=0.6", "run.steps=6"};
   if (model == "vit") all.emplace_back("optimizer.lr=0.003");
   all.insert(all.end(), overrides.begin(), overrides.end());
   return test::small_recipe(model, all);

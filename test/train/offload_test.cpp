@@ -29,11 +29,17 @@ constexpr std::size_t kOffloadSteps = 3;
 std::string disk() { return std::filesystem::current_path().string(); }
 
 Recipe offload_recipe(const std::vector<std::string>& more) {
-  std::vector<std::string> overrides = {
-      "batch.global=24", "batch.micro=6", "run.steps=3", "run.epochs=0", "model.layers=5",
-      "model.width=32", "model.heads=2", "optimizer.clip_norm=0.5", "data.workers=1",
-      // Few samples: an evaluation takes all of the test split.
-      "data.subset=80", "memory.offload.chunk=1024", "memory.offload.threads=2"};
+  std::vector<std::string> overrides = {"batch.global=24",
+                                        "batch.micro=6",
+                                        "run.steps=3",
+                                        "run.epochs=0",
+                                        "model.layers=5",
+                                        "model.width=32",
+                                        "model.heads=2",
+                                        "optimizer.clip_norm=0.5",
+                                        "data.workers=1",
+                                        "memory.offload.chunk=1024",
+                                        "memory.offload.threads=2"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
 }

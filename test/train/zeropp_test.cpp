@@ -29,13 +29,21 @@ using Overrides = std::vector<std::string>;
 
 /// More groups than slots, so that groups are gathered more than once a step; two micro-batches.
 Recipe zeropp_recipe(int ranks, const Overrides& more) {
-  Overrides overrides = {"batch.global=32", fmt::format("batch.micro={}", 16 / ranks),
-                         "run.steps=20", "run.epochs=0", "model.layers=4", "model.width=32",
-                         "model.heads=2", "optimizer.warmup_steps=0", "optimizer.lr=0.003",
-                         "optimizer.schedule=constant", "data.workers=1",
-                         // Few samples: an evaluation takes all of the test split.
-                         "data.subset=80", "parallel.zero.stage=3", "parallel.zero.prefetch=0",
-                         "memory.offload.chunk=1024", "memory.offload.threads=2"};
+  Overrides overrides = {"batch.global=32",
+                         fmt::format("batch.micro={}", 16 / ranks),
+                         "run.steps=20",
+                         "run.epochs=0",
+                         "model.layers=4",
+                         "model.width=32",
+                         "model.heads=2",
+                         "optimizer.warmup_steps=0",
+                         "optimizer.lr=0.003",
+                         "optimizer.schedule=constant",
+                         "data.workers=1",
+                         "parallel.zero.stage=3",
+                         "parallel.zero.prefetch=0",
+                         "memory.offload.chunk=1024",
+                         "memory.offload.threads=2"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
 }
