@@ -63,7 +63,7 @@ TEST_CASE("values of a pickle are as Python has them", "[weights][pickle]") {
 std::string pickled_array(const std::string& module, const std::string& type,
                           const std::string& shape, const std::string& order,
                           const std::string& bytes) {
-  return "c" + module + ".multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\x01" + "btR"s +
+  return "c" + module + ".multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\x01"s + "btR" +
          "(K\x01" + shape + "cnumpy\ndtype\n(U\x02" + type + "K\0K\x01tR(K\x03U\x01|NNNJ"s +
          "\xFF\xFF\xFF\xFFJ\xFF\xFF\xFF\xFFK\0tb"s + order + "U" + little(bytes.size(), 1) + bytes +
          "tb";
