@@ -246,8 +246,8 @@ int generate(GenerateArguments arguments) {
               prompts.size(), prompts.size() == 1 ? "" : "s",
               form ? " as chats (--raw: as they are)" : "");
 
-  const bool shows =
-      prompts.size() == 1 && arguments.write.samples == 1 && arguments.output.empty();
+  const bool shows = arguments.prompts.empty() && prompts.size() == 1 &&
+                     arguments.write.samples == 1 && arguments.output.empty();
   const auto begin = Clock::now();
   auto shown = begin;
   std::optional<WrittenAnswer> single;

@@ -130,10 +130,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # Samples follow from seed, prompt and number alone; another seed gives others.
     sampled = ("--prompts", file, "--raw", "--tokens", 12, "--temperature", 1, "--top-k", 50, "--top-p", 0.95, "--samples", 3)
-    first = run(folder, *sampled, "--seed", 5)
-    assert first == run(folder, *sampled, "--seed", 5, "--batch", 2), "another batch gives other answers"
-    assert first != run(folder, *sampled, "--seed", 6)
-    texts = {(line["id"], line["sample"]): line["answer"] for line in lines_of(first)}
+
+    def sampled_texts(*more):
+        return {(line["id"], line["sample"]): line["answer"] for line in lines_of(run(folder, *sampled, *more))}
+
+    texts = sampled_texts("--seed", 5)
+    assert texts == sampled_texts("--seed", 5, "--batch", 2), "another batch gives other answers"
+    assert texts != sampled_texts("--seed", 6)
     assert len(texts) == 21 and len({texts["p0", i] for i in range(3)}) > 1, texts
 
     # A prompt longer than the model is answered by nothing, in words; one that nearly fills it by what has room.
@@ -174,13 +177,45 @@ with tempfile.TemporaryDirectory() as scratch:
     (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
     assert "chat template" in run(folder, "--prompt", "a", code=65)
     run(folder, "--prompt", "a", "--raw", "--tokens", 2)
+    (folder / "chat_template.jinja").unlink()
+
+    # A run with adapters, its adapter on the base, and both merged answer the same.
+    base = scratch / "llama"
+    (scratch / "pairs.jsonl").write_text("".join(json.dumps({"question": text, "answer": text[::-1]}) + "\n" for text in make_texts(60)))
+    (scratch / "tuned.yaml").write_text(f"""
+model:     {{ weights: {base} }}
+lora:      {{ rank: 4, alpha: 16, targets: [q_proj, v_proj] }}
+data:      {{ name: jsonl, path: {scratch}/pairs.jsonl, tokenizer: {base}, prompt: "{{question}}", response: " {{answer}}", sequence: 64, test_share: 0.1,
+             cache: {scratch}/cache }}
+batch:     {{ global: 4, micro: 4 }}
+optimizer: {{ name: adamw, lr: 0.05, weight_decay: 0, warmup_steps: 0 }}
+precision: {{ compute: fp32 }}
+parallel:  {{ backend: gloo }}
+run:       {{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, checkpoint: {{ every: 6 }} }}
+""")
+    done = subprocess.run([DSTRAIN, "launch", scratch / "tuned.yaml", "--ranks", "1", "--run-name", "tuned"], capture_output=True, text=True,
+                          timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tuned = scratch / "runs/tuned"
+    for words in (("adapter",), ("merged", "--merge")):
+        subprocess.run([DSTRAIN, "checkpoint", "export", tuned, scratch / words[0], *words[1:]], check=True, capture_output=True)
+
+    def answers(*words):
+        return [line["answer"] for line in lines_of(run(*words, "--prompts", file, "--raw", "--tokens", 12))]
+
+    wanted = answers(tuned)
+    assert wanted != answers(base), "training changed no answer"
+    assert answers(base, "--adapter", scratch / "adapter") == wanted
+    assert answers(scratch / "merged", "--tokenizer", base) == wanted
+    assert "is an adapter" in run(scratch / "adapter", "--prompt", "a", code=64)
+    assert "has its own adapters" in run(tuned, "--adapter", scratch / "adapter", "--prompt", "a", code=64)
 
     # What is refused.
     for words, expected in {
         (folder,): "no prompt",
         (folder, "--prompt", "a", "--prompts", file): "together",
         (folder, "--prompt", "a", "--top-k", "5"): "--temperature 0 takes the most likely",
-        (folder, "--prompt", ""): "has no token",
+        (folder, "--prompt", "", "--raw"): "has no token",
         (scratch / "nothing", "--prompt", "a"): "nothing",
         (scratch, "--prompt", "a"): "checkpoint",
         (folder, "--prompt", "a", "--adapter", folder): "adapter_config.json",
