@@ -14,7 +14,6 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
-#include "engine/base/model_folder.h"
 #include "engine/infer/saved_weights.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
@@ -105,14 +104,7 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
   std::vector<std::string> notes;
   const std::unique_ptr<WeightSource> source = first_weights(recipe, whole, notes);
   const TensorReader read = [&](const Piece& part) {
-    for (const Parameter* parameter : all_parameters(whole)) {
-      for (const Piece& own : parameter->parts) {
-        if (own.name != part.name) continue;
-        std::vector<float> values(static_cast<std::size_t>(own.numel()));
-        source->read_whole(*parameter, own, 0, values);
-        return values;
-      }
-    }
+    if (auto values = read_tensor(*source, whole, part)) return *std::move(values);
     throw Error(ErrorKind::internal, "no tensor " + part.name);
   };
   load_values(found.model, recipe.lora.rank > 0 ? merged(whole, recipe.lora, read) : read, options);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -46,6 +45,19 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& source) {
   return newest->path;
 }
 
+std::optional<std::vector<float>> read_tensor(const WeightSource& source, const Model& model,
+                                              const Piece& part) {
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const Piece& own : parameter->parts) {
+      if (own.name != part.name) continue;
+      std::vector<float> values(static_cast<std::size_t>(own.numel()));
+      source.read_whole(*parameter, own, 0, values);
+      return values;
+    }
+  }
+  return std::nullopt;
+}
+
 SavedWeights::SavedWeights(std::filesystem::path checkpoint, bool average)
     : path_(std::move(checkpoint)),
       reader_(CheckpointReader::open(path_, /*verify=*/true)),
@@ -68,18 +80,15 @@ Model SavedWeights::plain_model() const {
 
 std::vector<float> SavedWeights::read(const Piece& part) {
   Piece whole(part.name, part.shape);
-  std::vector<float> values(static_cast<std::size_t>(whole.numel()));
   // Frozen weights are their own average.
   if (average_ && saved_.contains(average_name(part.name))) whole.name = average_name(part.name);
-  if (saved_.contains(whole.name)) {
-    reader_->read(whole, values);
-  } else {
-    read_base(part, values);
-  }
+  if (!saved_.contains(whole.name)) return read_base(part);
+  std::vector<float> values(static_cast<std::size_t>(whole.numel()));
+  reader_->read(whole, values);
   return values;
 }
 
-void SavedWeights::read_base(const Piece& part, std::span<float> values) {
+std::vector<float> SavedWeights::read_base(const Piece& part) {
   if (!base_) {
     Recipe recipe = recipe_;
     recipe.lora.weights.clear();  // what it started from stands in the checkpoint
@@ -87,11 +96,7 @@ void SavedWeights::read_base(const Piece& part, std::span<float> values) {
     std::vector<std::string> notes;
     base_ = first_weights(recipe, model_, notes);
   }
-  for (const Parameter* parameter : all_parameters(model_)) {
-    for (const Piece& own : parameter->parts) {
-      if (own.name == part.name) return base_->read_whole(*parameter, own, 0, values);
-    }
-  }
+  if (auto values = read_tensor(*base_, model_, part)) return *std::move(values);
   throw Error(ErrorKind::checkpoint, fmt::format("{}: no tensor '{}'", path_.string(), part.name));
 }
 

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,10 @@ namespace dstrain {
 /// `source` where it is a checkpoint, else the newest valid one of the run there.
 /// Error{checkpoint}: none is.
 [[nodiscard]] std::filesystem::path checkpoint_in(const std::filesystem::path& source);
+
+/// A whole tensor of `model` out of `source`; nothing where no weight of the model has that name.
+[[nodiscard]] std::optional<std::vector<float>> read_tensor(const WeightSource& source,
+                                                            const Model& model, const Piece& part);
 
 /// A checkpoint with the recipe of its phase and the model that was trained.
 class SavedWeights {
@@ -35,7 +39,7 @@ class SavedWeights {
   [[nodiscard]] std::vector<float> read(const Piece& part);
 
  private:
-  void read_base(const Piece& part, std::span<float> values);
+  [[nodiscard]] std::vector<float> read_base(const Piece& part);
 
   std::filesystem::path path_;
   std::unique_ptr<CheckpointReader> reader_;
