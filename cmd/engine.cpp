@@ -1,11 +1,14 @@
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/hub_names.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
+#include "engine/comm/rendezvous.h"
 #include "engine/train/session/train.h"
 
 namespace dstrain {
@@ -28,7 +31,12 @@ Command add_engine(CLI::App& root) {
                   "Instead of training: run this many steps on one rank and under the strategy, "
                   "and compare.")
       ->check(number_in(1, 100));
-  return {app, [options] { return train(*options); }};
+  return {app, [options] {
+            // Its host may have no part in the cache of the one that launched.
+            const RankPlace place = rank_from_environment(std::getenv);
+            bring_lacking(options->recipe, options->overrides, place.local_rank == 0);
+            return train(*options);
+          }};
 }
 
 }  // namespace dstrain

@@ -1,5 +1,6 @@
 #include "cmd/hub_names.h"
 
+#include <atomic>
 #include <optional>
 #include <set>
 #include <string>
@@ -64,7 +65,32 @@ bool is_left(const hub::HubPlaces& places, const HubWord& word, Bring bring) {
   return bring != Bring::all_and_data || places.offline;
 }
 
+void bring_in_silence(const hub::HubPlaces& places, const HubWord& word) try {
+  std::atomic<std::int64_t> moved = 0;
+  hub::carry_out(places, hub::plan_fetch(places, word.name, word.use), moved);
+} catch (const Error&) {
+  // May be a path that is meant: whoever reads it says what is missing.
+  if (!word.bare && word.folder.empty()) throw;
+}
+
 }  // namespace
+
+void bring_lacking(const std::string& recipe, const std::vector<std::string>& overrides,
+                   bool speaks) {
+  std::vector<HubWord> words = named_things(recipe, overrides, /*with_data=*/false).words;
+  std::erase_if(words,
+                [](const HubWord& word) { return hub::is_cached_for(word.name, word.use); });
+  if (words.empty()) return;
+  const hub::HubPlaces places = hub::hub_places();
+  for (const HubWord& word : words) {
+    if (!word.folder.empty() && places.offline) continue;
+    if (hub::is_cached_for(word.name, word.use)) continue;  // with another word
+    if (speaks)
+      bring_whole(places, word);
+    else
+      bring_in_silence(places, word);
+  }
+}
 
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides,
                  Bring bring) {

@@ -18,4 +18,10 @@ enum class Bring {
 /// load_recipe() puts the cache's paths in the place of names.
 void bring_named(const std::string& recipe, const std::vector<std::string>& overrides, Bring bring);
 
+/// For a rank that some launcher started, on a host of its own: brings what its host's cache lacks
+/// and asks nothing about what is there. All ranks of a host may call it at once; one moves each
+/// file, the others wait for it.
+void bring_lacking(const std::string& recipe, const std::vector<std::string>& overrides,
+                   bool speaks);
+
 }  // namespace dstrain

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -171,6 +173,58 @@ std::optional<fs::path> cached_path(const HubName& name) {
   path /= name.file;
   if (path_kind(path) != PathKind::file) return std::nullopt;
   return path;
+}
+
+bool is_cached_for(const HubName& name, Use use) {
+  const auto path = cached_path(name);
+  if (!path || !name.file.empty()) return path.has_value();
+  const auto has = [&](const std::function<bool(const std::string&)>& wanted) {
+    std::error_code error;
+    for (fs::recursive_directory_iterator it(*path, error), end; !error && it != end;
+         it.increment(error))
+      if (wanted(it->path().filename().string())) return true;
+    return false;
+  };
+  switch (use) {
+    case Use::config:
+      return has([](const std::string& file) { return file == "config.json"; });
+    case Use::weights:
+      return has([](const std::string& file) {
+        return file.ends_with(".safetensors") || file.ends_with(".bin");
+      });
+    case Use::tokenizer:
+      return has([](const std::string& file) { return file == "tokenizer.json"; });
+    case Use::adapter:
+      return has([](const std::string& file) { return file.starts_with("adapter_model"); });
+    case Use::data:
+      return has([](const std::string&) { return true; });
+  }
+  return true;
+}
+
+std::optional<HubName> name_of_snapshot(const fs::path& path) {
+  // .../models--ORG--NAME/snapshots/COMMIT[/FILE]
+  const std::vector<fs::path> parts(path.begin(), path.end());
+  for (std::size_t i = 1; i + 1 < parts.size(); ++i) {
+    const std::string commit = parts[i + 1].string();
+    if (parts[i] != "snapshots" || !is_hex(commit, 40)) continue;
+    std::string folder = parts[i - 1].string();
+    const bool dataset = folder.starts_with("datasets--");
+    if (!dataset && !folder.starts_with("models--")) return std::nullopt;
+    folder = folder.substr(folder.find("--") + 2);
+    const auto between = folder.find("--");
+    if (between == std::string::npos) return std::nullopt;
+    fs::path file;
+    for (std::size_t k = i + 2; k < parts.size(); ++k) file /= parts[k];
+    try {
+      return parse_hub_name(fmt::format(
+          "hf://{}{}/{}@{}{}{}", dataset ? "datasets/" : "", folder.substr(0, between),
+          folder.substr(between + 2), commit, file.empty() ? "" : "/", file.string()));
+    } catch (const Error&) {
+      return std::nullopt;  // a folder that only looks like one
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace dstrain::hub

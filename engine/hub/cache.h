@@ -49,5 +49,9 @@ class CachedRepository {
 /// What the cache has of `name`, without a request: the folder of its snapshot, or the path of
 /// name.file in it.
 [[nodiscard]] std::optional<std::filesystem::path> cached_path(const HubName& name);
+/// Whether the cache has it with a file that `use` cannot do without: plans bring config.json alone.
+[[nodiscard]] bool is_cached_for(const HubName& name, Use use);
+/// The name, with its commit, of a path in the cache of whichever machine.
+[[nodiscard]] std::optional<HubName> name_of_snapshot(const std::filesystem::path& path);
 
 }  // namespace dstrain::hub

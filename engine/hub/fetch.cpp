@@ -20,9 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::int64_t size_of_part(const fs::path& blob) {
+/// The bytes of the blob, or of its part.
+std::int64_t size_so_far(const fs::path& blob) {
   struct stat status {};
-  return ::stat(part_path(blob).c_str(), &status) == 0 ? status.st_size : 0;
+  for (const fs::path& path : {blob, part_path(blob)})
+    if (::stat(path.c_str(), &status) == 0) return status.st_size;
+  return 0;
 }
 
 fs::path place_of(const CachedRepository& cached, const HubName& name) {
@@ -71,7 +74,6 @@ void bring_file(const HubPlaces& places, const FetchPlan& plan, const HubFile& f
   const auto refuse = [&](int status) { repository.refuse(status, file.path); };
   if (!own.empty()) return bring(remote, own, part_path(own).string() + ".lock", moved, refuse);
   bring(remote, cached.blob(file), cached.lock(file), moved, refuse);
-  cached.link(plan.name.revision, file);
 }
 
 }  // namespace
@@ -112,7 +114,7 @@ FetchPlan plan_fetch(const HubPlaces& places, const HubName& name, Use use) {
   for (const HubFile& file : plan.files) {
     plan.bytes += file.size;
     if (!cached.has(plan.name.revision, file))
-      plan.missing += std::max<std::int64_t>(0, file.size - size_of_part(cached.blob(file)));
+      plan.missing += std::max<std::int64_t>(0, file.size - size_so_far(cached.blob(file)));
   }
   return plan;
 }
@@ -150,7 +152,11 @@ void carry_out(const HubPlaces& places, const FetchPlan& plan, std::atomic<std::
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
   if (!plan.to.empty()) return;
-  CachedRepository(places.cache, plan.name).note(plan.revision, plan.name.revision);
+  // Last, since others take a snapshot that is there for whole.
+  const CachedRepository cached(places.cache, plan.name);
+  for (const HubFile& file : plan.files)
+    if (!cached.has(plan.name.revision, file)) cached.link(plan.name.revision, file);
+  cached.note(plan.revision, plan.name.revision);
 }
 
 }  // namespace dstrain::hub

@@ -53,6 +53,11 @@ std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
   const bool data = key.use == hub::Use::data;
   std::string value = key.value(recipe);
   if (auto known = word_of_folder(recipe, key, value)) return known;
+  // In the cache of the host that launched or trained before.
+  if (auto name = hub::name_of_snapshot(value)) {
+    if (path_exists(value, ErrorKind::usage)) return std::nullopt;
+    return HubWord{.key = key.name, .name = *std::move(name), .use = key.use};
+  }
   const bool bare = hub::is_bare_name(value);
   if (bare) {
     if (data && !may_be_of_hub(dataset_row(recipe.data.name))) return std::nullopt;  // a folder

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/hub/cache.h"
 #include "engine/hub/digest.h"
 #include "engine/hub/repository.h"
 
@@ -47,6 +48,22 @@ TEST_CASE("only ORG/NAME can be a bare name, and no folder that recipes look in"
   for (const char* text : {"Qwen/Qwen2.5-3B", "a/b@main"}) CHECK(is_bare_name(text));
   for (const char* text : {"", "a", "a/b/c", "./a", "/a/b", "models/a", "data/squad", "~/a", "a/"})
     CHECK_FALSE(is_bare_name(text));
+}
+
+TEST_CASE("a path in another host's cache is a name", "[hub]") {
+  const auto model = name_of_snapshot("/home/a/hub/models--Qwen--Qwen2.5-3B/snapshots/" + kSha1);
+  REQUIRE(model);
+  CHECK(model->text() == "hf://Qwen/Qwen2.5-3B@" + kSha1);
+  const auto data = name_of_snapshot("hub/datasets--a--b/snapshots/" + kSha1 + "/c/d.jsonl");
+  REQUIRE(data);
+  CHECK(data->text() == "hf://datasets/a/b@" + kSha1 + "/c/d.jsonl");
+  for (const std::string& path :
+       {std::string("models/Qwen2.5-3B"), "models--a/snapshots/" + kSha1, "snapshots/" + kSha1,
+        "models--a--b/blobs/" + kSha1, std::string("models--a--b/snapshots/main"),
+        "models--..--b/snapshots/" + kSha1, "models--a--b/snapshots/" + kSha1 + "/../x"}) {
+    CAPTURE(path);
+    CHECK_FALSE(name_of_snapshot(path));
+  }
 }
 
 TEST_CASE("a path of a repository stays below its folder", "[hub]") {

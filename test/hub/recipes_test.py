@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,20 @@ def run(hub, home, *words, code=0, **variables):
     return done
 
 
+def ranks_of_host(hub, home, recipe, runs):
+    """Two ranks as torchrun or mpirun starts them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [subprocess.Popen([os.environ["DSTRAIN"], "engine", recipe, "--set", f"run.output={runs}"], stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=home.parent,
+                              env=kept | hub.environment(home, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+                                                         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for rank in range(2)]
+    for rank, text in [(rank, rank.communicate(timeout=200)[0]) for rank in ranks]:
+        assert rank.returncode == 0, text
+
+
 def value(done, section, key):
     shown = json.loads(done.stdout)
     return shown["recipe"][section][key], shown["origins"][f"{section}.{key}"]
@@ -120,6 +135,20 @@ with tempfile.TemporaryDirectory() as folder:
         hub.log.clear()
         run(hub, fresh, "launch", recipe, "--ranks", 2, "--set", f"run.output={folder}/again", HF_HUB_OFFLINE="1")
         assert not hub.log, hub.log
+        # Ranks of another launcher, and of hosts that do not share the cache, bring what theirs lacks: once a host, at the run's commit.
+        for one, what in enumerate((recipe, next((folder / "runs").glob("*/recipe.yaml")))):
+            if one == 0:  # a plan before brings config.json, which is not all
+                run(hub, folder / f"host{one}", "plan", recipe, "--set", "data.path=nowhere")
+            else:
+                fresh.rename(folder / "gone")
+            hub.log.clear()
+            ranks_of_host(hub, folder / f"host{one}", what, folder / f"host{one}-runs")
+            assert len(hub.requests("cdn")) == 1, hub.log
+            snapshots = list((folder / f"host{one}/hub/models--org--tiny/snapshots").iterdir())
+            assert [path.name for path in snapshots] == [commit], (snapshots, commit)
+            hub.log.clear()
+            ranks_of_host(hub, folder / f"host{one}", what, folder / f"host{one}-runs")
+            assert not hub.log, hub.log
         # A plan needs config.json alone.
         run(hub, folder / "planned", "plan", recipe, "--set", "data.path=nowhere")
         assert not hub.requests("cdn") and any(one["path"].endswith("config.json") for one in hub.log), hub.log
