@@ -18,6 +18,8 @@ if "DSTRAIN_OWN_MOUNTS" not in os.environ:
         sys.exit(77)
     os.execvpe(unshare[0], [*unshare, sys.executable, __file__], os.environ | {"DSTRAIN_OWN_MOUNTS": "1"})
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "hub"))
+from server import Hub
 from support import expect_success, only_run, run, start
 
 KIB = 1024
@@ -133,6 +135,36 @@ def test_room_again(folder, size):
     assert "step 300," in expect_success(run("checkpoint", "verify", only_run(disk.path / "runs")))
 
 
+def test_fetch(folder):
+    """No room for a model: said before, with the room that there is. A disk that fills amid a transfer: the part stays, and goes on later."""
+    hub = Hub(folder)
+    hub.add("org/model", {"config.json": "{}", "model.safetensors": os.urandom(6 * 1024 * KIB)})
+    disk = Disk(folder / "cache", free=2 * 1024 * KIB)
+    fetch = [os.environ["DSTRAIN"], "fetch", "org/model"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | hub.environment(disk.path)
+    done = subprocess.run(fetch, env=environment, capture_output=True, text=True, timeout=60)
+    expect(74, done.returncode, done.stderr, "6.00 MiB are to come", "has 2.00 MiB left")
+    assert not hub.requests("cdn"), hub.log
+    disk.clear()
+    hub.faults["slow"] = 0.02
+    process = subprocess.Popen(fetch, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    parts = lambda: [path for path in disk.path.rglob("*.incomplete") if path.stat().st_size > KIB]
+    deadline = time.monotonic() + 60
+    while not parts():
+        assert time.monotonic() < deadline and process.poll() is None, "no part grew"
+        time.sleep(0.01)
+    disk.fill()
+    text = process.communicate(timeout=60)[1]
+    expect(74, process.returncode, text, "No space left on device")
+    size = parts()[0].stat().st_size
+    disk.clear()
+    hub.log.clear()
+    hub.faults.clear()
+    done = subprocess.run(fetch, env=environment, capture_output=True, text=True, timeout=60)
+    expect(0, done.returncode, done.stderr)
+    assert [one["range"] for one in hub.requests("cdn")] == [f"bytes={size}-"], (size, hub.log)
+
+
 with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as mounts:
     folder = pathlib.Path(scratch)
     roomy = Disk(folder / "roomy")
@@ -150,4 +182,5 @@ with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as mounts:
         for full in (False, True):
             test_signal(folder, number, full)
     test_room_again(folder, size)
+    test_fetch(folder)
 print(f"full_disk: ok, {time.monotonic() - began:.0f} s")

@@ -117,7 +117,7 @@ with tempfile.TemporaryDirectory() as folder:
     # Many at once: one transfer, and all have it.
     home = case(slow=0.01)
     many = [subprocess.Popen([DSTRAIN, "fetch", "org/model"], env=environment(hub, home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(6)]
+            for _ in range(24)]
     told = [process.communicate(timeout=240) for process in many]
     assert all(process.returncode == 0 for process in many), told
     assert len({out for out, _ in told}) == 1
