@@ -11,6 +11,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/infer/saved_weights.h"
+#include "engine/data/text/chat_encoder.h"
 #include "engine/models/family.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
@@ -49,6 +50,7 @@ void write_companions(const Recipe& recipe, const Model& model, const std::strin
   const std::string& tokenizer = recipe.data.tokenizer.empty() ? weights : recipe.data.tokenizer;
   if (path_kind(tokenizer) == PathKind::folder) copy_tokenizer_files(tokenizer, output);
   if (path_kind(weights) == PathKind::folder) copy_generation_file(weights, output);
+  if (recipe.data.name == DatasetName::chat) text::write_chat_files(recipe.data, weights, output);
 }
 
 /// "timm" or "torchvision": as asked for, else as in the folder that the run began from.

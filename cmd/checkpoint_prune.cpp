@@ -8,6 +8,7 @@
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
+#include "engine/checkpoint/best_checkpoint.h"
 #include "engine/checkpoint/checkpoint.h"
 
 namespace dstrain {
@@ -21,8 +22,14 @@ struct PruneOptions {
 
 int prune(const PruneOptions& options) {
   // Every byte is checked first: a checkpoint that is only seemingly good must not cost a good one.
-  const auto infos = list_checkpoints(find_checkpoints_folder(options.run), true);
-  const auto doomed = beyond_newest(infos, options.keep);
+  const std::filesystem::path folder = find_checkpoints_folder(options.run);
+  const auto infos = list_checkpoints(folder, true);
+  auto doomed = beyond_newest(infos, options.keep);
+  if (const auto best = best_step(folder)) {
+    const auto gone = std::erase_if(
+        doomed, [&](const CheckpointInfo& info) { return info.step == best->step; });
+    if (gone > 0) print_text("keeps   the best, {}\n", best->text);
+  }
   for (const CheckpointInfo& info : infos) {
     if (!info.valid) print_text("keeps   {} (invalid: {})\n", info.path.string(), info.problem);
   }

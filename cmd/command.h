@@ -55,6 +55,7 @@ Command add_bench_images(CLI::App& root);
 Command add_bench_run(CLI::App& root);
 Command add_bench_zero(CLI::App& root);
 Command add_bench_parallel(CLI::App& root);
+Command add_data_show(CLI::App& root);
 Command add_data_tokenize(CLI::App& root);
 Command add_data_prepare(CLI::App& root);
 Command add_generate(CLI::App& root);

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +8,7 @@
 #include "cmd/hub_names.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
+#include "cmd/preparation_progress.h"
 #include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
@@ -29,41 +28,6 @@ struct PrepareOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool json = false;
-};
-
-/// A live line on a terminal; elsewhere a line every few seconds.
-class Terminal final : public ProgressSink {
- public:
-  ~Terminal() override { clear(); }
-  void note(const std::string& text) override {
-    clear();
-    print_error("{}\n", text);
-  }
-  void progress(double share, const std::string& text) override {
-    constexpr std::size_t kBar = 30;
-    constexpr auto kPlainEvery = std::chrono::seconds(5);
-    if (live_) {
-      const auto full = static_cast<std::size_t>(share * kBar);
-      draw_error_line(
-          fmt::format("[{}{}] {}", std::string(full, '#'), std::string(kBar - full, ' '), text));
-      drawn_ = true;
-      return;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < kPlainEvery) return;
-    last_ = now;
-    print_error("{}\n", text);
-  }
-
- private:
-  void clear() {
-    if (drawn_) draw_error_line("");
-    drawn_ = false;
-  }
-
-  bool live_ = ::isatty(STDERR_FILENO) == 1;
-  bool drawn_ = false;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
 void print(const char* split, const TextStatistics& s) {
@@ -108,7 +72,7 @@ int input_size(const Recipe& recipe) {
   return planned_model(recipe).model.image_size;
 }
 
-int prepare_images(const Recipe& recipe, const PrepareOptions& options, Terminal& terminal) {
+int prepare_images(const Recipe& recipe, const PrepareOptions& options, PreparationProgress& terminal) {
   const int size = input_size(recipe);
   nlohmann::ordered_json json;
   for (const Split split : {Split::train, Split::test}) {
@@ -133,7 +97,7 @@ int prepare(const PrepareOptions& options) {
     print_error(format(warning) + "\n");
   }
   const Recipe& recipe = loaded.recipe;
-  Terminal terminal;
+  PreparationProgress terminal;
   const bool packed =
       recipe.data.pack != Pack::none && reads(dataset_row(recipe.data.name), "data.pack");
   if (packed || always_packed(recipe.data)) return prepare_images(recipe, options, terminal);

@@ -28,7 +28,7 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
                    add_bench_run(*bench), add_bench_zero(*bench), add_bench_parallel(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
-  commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});
+  commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data), add_data_show(*data)});
   CLI::App* words = app.add_subcommand("words", "Print the words of these commands; `dstrain completion`.");
   commands.push_back({words, [&app] {
                         print_text(completion_words(app));

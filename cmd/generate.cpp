@@ -23,7 +23,7 @@
 #include "engine/base/output_file.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/device/device.h"
-#include "engine/infer/chat_form.h"
+#include "engine/data/text/chat_form.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/writer.h"
 
@@ -107,15 +107,11 @@ std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const FilePrompt
     throw Error(ErrorKind::data,
                 fmt::format("prompt {} is a chat, and there is no chat template", prompt.id),
                 "leave out --raw, or give a tokenizer with chat_template.jinja");
-  std::vector<std::int64_t> tokens;
-  if (!form) {
-    const auto opening = tokenizer.opening();
-    tokens.assign(opening.begin(), opening.end());
-  }
-  const std::string text =
-      !form ? prompt.text
-            : form->prompt(prompt.chat ? *prompt.chat : question(system, prompt.text));
-  for (const std::int32_t token : tokenizer.encode(text)) tokens.push_back(token);
+  if (form)
+    return form->prompt(tokenizer, prompt.chat ? *prompt.chat : question(system, prompt.text));
+  const auto opening = tokenizer.opening();
+  std::vector<std::int64_t> tokens(opening.begin(), opening.end());
+  for (const std::int32_t token : tokenizer.encode(prompt.text)) tokens.push_back(token);
   return tokens;
 }
 

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
-#include "engine/infer/chat_form.h"
+#include "engine/data/text/chat_form.h"
 
 namespace dstrain {
 namespace {

@@ -20,6 +20,7 @@
 #include "engine/base/index.h"
 #include "engine/base/log.h"
 #include "engine/base/run_layout.h"
+#include "engine/checkpoint/best_checkpoint.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
@@ -295,7 +296,10 @@ class Save {
     if (options_.keep < 1) return;
     try {
       std::vector<CheckpointInfo> older = list_checkpoints(options_.root, false);
-      std::erase_if(older, [&](const CheckpointInfo& info) { return info.step >= state_.step; });
+      const auto best = best_step(options_.root);
+      std::erase_if(older, [&](const CheckpointInfo& info) {
+        return info.step >= state_.step || (best && info.step == best->step);
+      });
       for (const CheckpointInfo& info : beyond_newest(older, options_.keep - 1))
         remove_checkpoint(info.path);
     } catch (const std::exception& error) {

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
 #include "engine/data/text/split.h"
+#include "engine/data/text/tokenise.h"
 #include "engine/data/text/tokenizer_source.h"
 #include "engine/data/text_rows.h"
 #include "engine/recipe/datasets.h"
@@ -34,6 +35,49 @@ void note_padding(const DataConfig& data, const Selection& selection, ProgressSi
       100 * rows.padding_share(), data.sequence));
 }
 
+/// Which of the first `length` tokens of sample `i` are trained.
+std::vector<std::uint8_t> trained_tokens(const DataConfig& data, const TokenFile& file,
+                                         std::int64_t i, std::vector<std::int64_t>& tokens) {
+  std::vector<std::uint8_t> trained(tokens.size(), 1);
+  const bool marked = file.summary().marked;
+  if (marked)
+    file.copy(i, tokens, trained);
+  else
+    file.copy(i, tokens);
+  if (data.loss == LossOn::all) std::ranges::fill(trained, 1);
+  const bool from_answer = data.loss == LossOn::response || (data.loss != LossOn::all && !marked);
+  const std::size_t first = from_answer ? std::size_t{file.sample(i).response} : 1;
+  // The first token has none before it that could foretell it.
+  std::fill_n(trained.begin(), std::min(trained.size(), std::max<std::size_t>(first, 1)), 0);
+  return trained;
+}
+
+/// Says what share of the tokens is trained, and what of the records may surprise.
+void note_training(const DataConfig& data, const OpenSplit& open, ProgressSink& progress) {
+  const TokenFileSummary& summary = open.file.summary();
+  if (summary.special_texts > 0)
+    progress.note(fmt::format(
+        "data: {} records have special tokens of the model in what messages say: there they "
+        "are text; first {}",
+        with_commas(summary.special_texts),
+        describe_record(data, open.sources, summary, summary.special_record)));
+  if (data.loss == LossOn::all) return;
+  constexpr std::size_t kLooked = 1000;
+  constexpr double kFew = 0.01;
+  const std::size_t size = open.selection.samples.size();
+  const std::size_t stride = std::max<std::size_t>(1, size / kLooked);
+  std::int64_t targets = 0, tokens = 0;
+  for (std::size_t k = 0; k < size; k += stride) {
+    targets += num_targets(data.loss, open.file, open.selection.samples[k],
+                           open.selection.lengths[k]);
+    tokens += open.selection.lengths[k];
+  }
+  const double share = tokens == 0 ? 0 : static_cast<double>(targets) / static_cast<double>(tokens);
+  progress.note(fmt::format("data: {}{:.3g} % of the tokens are trained{}",
+                            stride > 1 ? "about " : "", 100 * share,
+                            share < kFew ? ": `dstrain data show` prints samples with them" : ""));
+}
+
 }  // namespace
 
 std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
@@ -46,7 +90,10 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
   OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
   check_vocabulary(data, open, vocab_size);
-  if (progress != nullptr && split == Split::train) note_padding(data, open.selection, *progress);
+  if (progress != nullptr && split == Split::train) {
+    note_padding(data, open.selection, *progress);
+    note_training(data, open, *progress);
+  }
   return make_rows(data, std::move(open.file), std::move(open.selection), seed);
 }
 
@@ -68,6 +115,40 @@ std::vector<TextSample> sample_prompts(const DataConfig& data, const std::string
                        .response = tokenizer->decode(all.subspan(response)),
                        .prompt_tokens = std::move(tokens),
                        .end_token = open.file.summary().end});
+  }
+  return samples;
+}
+
+std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
+                                      const std::string& model_weights, int count,
+                                      ProgressSink* progress) {
+  if (is_generated(dataset_row(data.name))) return {};
+  const OpenSplit open =
+      open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
+  if (progress != nullptr) note_training(data, open, *progress);
+  const auto tokenizer = Tokenizer::open(tokenizer_file(data, model_weights));
+  std::vector<ShownSample> samples;
+  for (std::size_t k = 0; k < open.selection.samples.size() && std::ssize(samples) < count; ++k) {
+    const std::int64_t i = open.selection.samples[k];
+    ShownSample shown{.record = describe_record(data, open.sources, open.file.summary(),
+                                                open.file.sample(i).record),
+                      .pieces = {},
+                      .tokens = {},
+                      .trained = {},
+                      .cut = open.file.length(i) - open.selection.lengths[k]};
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.selection.lengths[k]));
+    shown.trained = trained_tokens(data, open.file, i, tokens);
+    shown.tokens.assign(tokens.begin(), tokens.end());
+    const auto& ids = shown.tokens;
+    const auto& trained = shown.trained;
+    for (std::size_t at = 0; at < ids.size();) {
+      std::size_t end = at;
+      while (end < ids.size() && trained[end] == trained[at]) ++end;
+      const std::span<const std::int32_t> run(ids.data() + at, end - at);
+      shown.pieces.push_back({.text = tokenizer->decode(run, false), .trained = trained[at] != 0});
+      at = end;
+    }
+    samples.push_back(std::move(shown));
   }
   return samples;
 }
@@ -100,7 +181,7 @@ TextStatistics text_statistics(const DataConfig& data, Split split,
     lengths.push_back(open.file.length(at));
     s.mean += static_cast<double>(lengths.back()) / static_cast<double>(s.samples);
     s.tokens += selection.lengths[i];
-    s.targets += num_targets(data.loss, selection.lengths[i], open.file.sample(at).response);
+    s.targets += num_targets(data.loss, open.file, at, selection.lengths[i]);
   }
   std::ranges::sort(lengths);
   // Nearest rank.

@@ -33,6 +33,23 @@ struct TextSample {
                                                      const std::string& model_weights, int count,
                                                      ProgressSink* progress);
 
+/// A sample as training sees it.
+struct ShownSample {
+  struct Piece {
+    std::string text;
+    bool trained = false;
+  };
+  std::string record;  ///< "FILE: record 17"
+  std::vector<Piece> pieces;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> trained;  ///< 1 for each token whose prediction is
+  std::int64_t cut = 0;      ///< tokens beyond data.sequence
+};
+/// The first `count` samples of a split.
+[[nodiscard]] std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
+                                                    const std::string& model_weights, int count,
+                                                    ProgressSink* progress);
+
 /// What is known of a split once it is tokenised. Lengths are those before cutting.
 struct TextStatistics {
   std::int64_t records = 0;   ///< in the files that hold the split

@@ -7,6 +7,18 @@
 namespace dstrain::text {
 namespace {
 
+/// Whether marks say which tokens are labels.
+bool chooses(const TokenFile& file, LossOn loss) {
+  return file.summary().marked && loss != LossOn::all;
+}
+
+/// First token of sample `i` that may be a label.
+std::size_t first_label(LossOn loss, const TokenFile& file, std::int64_t i) {
+  const bool whole =
+      loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
+  return whole ? 1 : std::max<std::size_t>(1, file.sample(i).response);
+}
+
 class Rows final : public TextDataset {
  public:
   Rows(const DataConfig& data, TokenFile file, Selection selection, std::int64_t seed)
@@ -29,7 +41,7 @@ class Rows final : public TextDataset {
   [[nodiscard]] std::int64_t targets(std::int64_t index) const override {
     std::int64_t sum = 0;
     for (const std::uint32_t i : samples_of(index)) {
-      sum += num_targets(loss_, selection_.lengths[i], sample(i).response);
+      sum += num_targets(loss_, file_, selection_.samples[i], selection_.lengths[i]);
     }
     return sum;
   }
@@ -45,8 +57,9 @@ class Rows final : public TextDataset {
     for (const std::uint32_t i : samples_of(index)) {
       const auto length = static_cast<std::size_t>(selection_.lengths[i]);
       starts.push_back(static_cast<std::int32_t>(begin));
-      file_.copy(selection_.samples[i], row.tokens.subspan(begin, length));
-      label(row, begin, length, sample(i).response);
+      std::vector<std::uint8_t> trained(chooses(file_, loss_) ? length : 0);
+      file_.copy(selection_.samples[i], row.tokens.subspan(begin, length), trained);
+      label(row, begin, length, first_label(loss_, file_, selection_.samples[i]), trained);
       begin += length;
     }
     // No token attends to what fills up the row: it goes on as the end of the last sample.
@@ -73,15 +86,11 @@ class Rows final : public TextDataset {
         .subspan(packing_.begins[row], packing_.begins[row + 1] - packing_.begins[row]);
   }
 
-  [[nodiscard]] const TokenFile::Sample& sample(std::uint32_t i) const {
-    return file_.sample(selection_.samples[i]);
-  }
-
-  void label(const TextRow& row, std::size_t begin, std::size_t length,
-             std::uint32_t response) const {
+  static void label(const TextRow& row, std::size_t begin, std::size_t length, std::size_t first,
+                    std::span<const std::uint8_t> trained) {
     for (std::size_t t = 0; t < length; ++t) {
       const bool counts =
-          t + 1 < length && (loss_ == LossOn::all || t + 1 >= std::size_t{response});
+          t + 1 < length && t + 1 >= first && (trained.empty() || trained[t + 1] != 0);
       row.labels[begin + t] = counts ? row.tokens[begin + t + 1] : 0;
       row.weights[begin + t] = counts ? 1.0F : 0.0F;
     }
@@ -97,9 +106,13 @@ class Rows final : public TextDataset {
 
 }  // namespace
 
-std::int64_t num_targets(LossOn loss, std::int64_t length, std::int64_t response) {
-  const std::int64_t first = loss == LossOn::all ? 1 : std::max<std::int64_t>(1, response);
-  return std::max<std::int64_t>(0, length - first);
+std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std::int64_t length) {
+  const auto first = static_cast<std::int64_t>(first_label(loss, file, i));
+  if (!chooses(file, loss) || length <= first) return std::max<std::int64_t>(0, length - first);
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(length));
+  std::vector<std::uint8_t> trained(tokens.size());
+  file.copy(i, tokens, trained);
+  return std::count(trained.begin() + first, trained.end(), 1);
 }
 
 std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file, Selection selection,

@@ -14,12 +14,14 @@ namespace dstrain::text {
 
 /// Rows over the tokens of a file: one selected sample each, or several with data.packing. The
 /// label of a token is the one that follows it in its sample; the last token of a sample has none.
-/// With data.loss: response only tokens of the response, the end included, are labels.
+/// With data.loss: response only tokens of the response, the end included, are labels; of chats
+/// the last answer, with assistant all answers.
 [[nodiscard]] std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file,
                                                      Selection selection, std::int64_t seed);
 
-/// Labels of a sample of `length` tokens whose response begins at `response`.
-[[nodiscard]] std::int64_t num_targets(LossOn loss, std::int64_t length, std::int64_t response);
+/// Labels of the first `length` tokens of sample `i`.
+[[nodiscard]] std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i,
+                                       std::int64_t length);
 
 /// Rows of random tokens below `vocab_size`, all of them labels; a pure function of (seed, split,
 /// index).

@@ -85,6 +85,27 @@ void checkpoints(Import& import) {
   import.set("run.checkpoint.keep", fmt::format("{}", count), keep);
 }
 
+void best(Import& import) {
+  Given* load = import.find(kTrainer, "load_best_model_at_end");
+  Given* metric = import.find(kTrainer, "metric_for_best_model");
+  Given* greater = import.find(kTrainer, "greater_is_better");
+  if (!import.flag(kTrainer, "load_best_model_at_end").value_or(false)) {
+    import.outcome(load, Fate::no_effect, "the newest weights are exported");
+    return import.outcome(metric, Fate::no_effect, "load_best_model_at_end is false");
+  }
+  std::string word = import.word(kTrainer, "metric_for_best_model").value_or("loss");
+  if (word.starts_with("eval_")) word.erase(0, 5);
+  const auto refuse = [&](Given* given) {
+    import.error(given, fmt::format("the best of {} is not found", given->value),
+                 "loss, accuracy and perplexity are, or leave load_best_model_at_end out");
+  };
+  if (word != "loss" && word != "accuracy" && word != "perplexity") return refuse(metric);
+  const bool up = import.flag(kTrainer, "greater_is_better").value_or(word == "accuracy");
+  if (up != (word == "accuracy")) return refuse(greater);
+  import.set("run.best.metric", word, metric != nullptr ? metric : load);
+  if (metric != nullptr) load->became = "run.best.load: true";
+}
+
 std::vector<std::string> words_of(const Node& node) {
   std::vector<std::string> words;
   if (node.kind == Node::Kind::list) {
@@ -116,6 +137,7 @@ void derive_run(Import& import) {
   length(import);
   evaluations(import);
   checkpoints(import);
+  best(import);
   if (Given* workers = import.find(kTrainer, "dataloader_num_workers"))
     import.set("data.workers",
                fmt::format("{}", std::max(1L, import.whole(kTrainer, workers->path).value_or(1))),

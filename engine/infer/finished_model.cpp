@@ -68,6 +68,8 @@ LoraConfig lora_of(const fs::path& folder) {
     throw Error(ErrorKind::data, fmt::format("{}: r and lora_alpha are no numbers", file.string()));
   config.rank = rank->get<int>();
   config.alpha = alpha->get<double>();
+  const auto rslora = json.find("use_rslora");
+  config.rslora = rslora != json.end() && *rslora == true;
   config.targets = names("target_modules");
   config.also_train = names("modules_to_save");
   config.weights = folder.string();

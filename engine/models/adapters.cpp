@@ -14,6 +14,8 @@
 namespace dstrain {
 namespace {
 
+/// PEFT's word for every linear map but the head.
+constexpr const char* kAllLinear = "all-linear";
 constexpr const char* kAdapterPrefix = "base_model.model.";
 
 /// Calls visit(map) for each linear map that may have an adapter.
@@ -60,10 +62,15 @@ void add_adapters(Model& model, const LoraConfig& config) {
   const LowRankOptions options = {
       .rank = config.rank, .scale = adapter_scale(config), .dropout = config.dropout};
   std::set<std::string> matched;
+  const auto head = model.blocks.back()->linears();
+  const auto fits = [&](const std::string& pattern, const AdaptedMap& map) {
+    if (pattern == kAllLinear) return std::ranges::find(head, map.linear) == head.end();
+    return means(pattern, *model.family, map.name());
+  };
   for_each_map(model, [&](const AdaptedMap& map) {
     bool wanted = false;
     for (const std::string& pattern : patterns) {
-      if (!means(pattern, *model.family, map.name())) continue;
+      if (!fits(pattern, map)) continue;
       wanted = true;
       matched.insert(pattern);
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -29,9 +30,10 @@ struct AdaptedMap {
 /// Whether `tensor` belongs to an adapter.
 [[nodiscard]] bool is_adapter(const std::string& tensor);
 
-/// scale of the product of an adapter's matrices: alpha / rank.
+/// scale of the product of an adapter's matrices: alpha / rank; of rsLoRA alpha / sqrt(rank)
+/// (arXiv:2312.03732).
 [[nodiscard]] inline double adapter_scale(const LoraConfig& config) {
-  return config.alpha / config.rank;
+  return config.alpha / (config.rslora ? std::sqrt(config.rank) : config.rank);
 }
 
 }  // namespace dstrain

@@ -65,8 +65,10 @@ void check_config(const fs::path& path, const nlohmann::json& json, const LoraCo
     problem("r", fmt::format("lora.rank is {}, make them equal", config.rank));
   if (!value("lora_alpha").is_number() || value("lora_alpha").get<double>() != config.alpha)
     problem("lora_alpha", fmt::format("lora.alpha is {:g}, make them equal", config.alpha));
+  if (value("use_rslora").is_boolean() && value("use_rslora") != config.rslora)
+    problem("use_rslora", fmt::format("lora.rslora is {}, make them equal", config.rslora));
   if (!value("bias").is_null() && value("bias") != "none") problem("bias", "it must be \"none\"");
-  for (const char* key : {"use_dora", "use_rslora", "use_qalora", "use_bdlora", "lora_bias",
+  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias",
                           "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication",
                           "target_parameters", "trainable_token_indices"}) {
     const nlohmann::json found = value(key);
@@ -258,7 +260,7 @@ nlohmann::json config_json(const Model& model, const LoraConfig& config,
                          {"bias", "none"},
                          {"fan_in_fan_out", false},
                          {"init_lora_weights", true},
-                         {"use_rslora", false},
+                         {"use_rslora", config.rslora},
                          {"use_dora", false},
                          {"rank_pattern", nlohmann::json::object()},
                          {"alpha_pattern", nlohmann::json::object()},

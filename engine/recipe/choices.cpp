@@ -177,7 +177,15 @@ constexpr Choice kInterpolations[] = {
 };
 constexpr Choice kLossOn[] = {
     choice(LossOn::all, "all", "every token of the sample, padding left out"),
-    choice(LossOn::response, "response", "the answer alone"),
+    choice(LossOn::response, "response", "the answer alone; of a chat the last one"),
+    choice(LossOn::assistant, "assistant", "all answers of a chat"),
+};
+constexpr Choice kBestMetrics[] = {
+    choice(BestMetric::none, "none", "the newest checkpoint is the last word"),
+    choice(BestMetric::loss, "loss", "lowest loss"),
+    choice(BestMetric::perplexity, "perplexity", "lowest perplexity (text)"),
+    choice(BestMetric::accuracy, "accuracy", "highest share of right predictions"),
+    choice(BestMetric::top5, "top5", "highest share with the right class among five (images)"),
 };
 constexpr Choice kTooLong[] = {
     choice(TooLong::truncate, "truncate", "its end is cut off"),
@@ -234,6 +242,7 @@ std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
 std::span<const Choice> choices(StateType) { return kStateTypes; }
 std::span<const Choice> choices(GradientType) { return kGradientTypes; }
 std::span<const Choice> choices(LossOn) { return kLossOn; }
+std::span<const Choice> choices(BestMetric) { return kBestMetrics; }
 std::span<const Choice> choices(TooLong) { return kTooLong; }
 std::span<const Choice> choices(BadRecord) { return kBadRecord; }
 std::span<const Choice> choices(ReduceType) { return kReduceTypes; }

@@ -25,6 +25,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(StateType);
 [[nodiscard]] std::span<const Choice> choices(GradientType);
 [[nodiscard]] std::span<const Choice> choices(LossOn);
+[[nodiscard]] std::span<const Choice> choices(BestMetric);
 [[nodiscard]] std::span<const Choice> choices(TooLong);
 [[nodiscard]] std::span<const Choice> choices(BadRecord);
 [[nodiscard]] std::span<const Choice> choices(NonFinite);

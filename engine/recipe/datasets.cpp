@@ -55,9 +55,13 @@ constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
 constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
+constexpr Paths kChatPaths[] = {"data.template", "data.template_args"};
+constexpr DataKeys kChatKeys = {kChatPaths, text, "only data.name chat has it, here it is {}"};
+
 constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,     &kImageKeys,  &kSquareKeys,
                                         &kFilterKeys, &kClipKeys,     &kRowKeys,    &kTextKeys,
-                                        &kRecordKeys, &kTemplateKeys, &kSubsetKeys, &kLabelKeys};
+                                        &kRecordKeys, &kTemplateKeys, &kChatKeys,  &kSubsetKeys,
+                                        &kLabelKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.
 constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSubsetKeys};
@@ -70,6 +74,8 @@ constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys, &kFilterKeys, &
 constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys, &kSubsetKeys};
 constexpr const DataKeys* kJsonl[] = {&kPathKeys,   &kRowKeys,      &kTextKeys,
                                       &kRecordKeys, &kTemplateKeys, &kSubsetKeys};
+constexpr const DataKeys* kChat[] = {&kPathKeys,   &kRowKeys,  &kTextKeys,
+                                     &kRecordKeys, &kChatKeys, &kSubsetKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
 
 constexpr Paths kCifar10Binary[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
@@ -140,6 +146,12 @@ constexpr DatasetRow kDatasets[] = {
              "or a folder with train.jsonl and test.jsonl",
      .modality = text,
      .keys = kJsonl},
+    {.name = DatasetName::chat,
+     .spelling = "chat",
+     .text = "conversations in JSON, JSON Lines or parquet: messages, ShareGPT, Alpaca, or prompt "
+             "and completion; path is the file, or a folder with train and maybe test",
+     .modality = text,
+     .keys = kChat},
     {.name = DatasetName::random,
      .spelling = "random",
      .text = "random images, clips or tokens, as the model takes them, to measure speed; needs no "

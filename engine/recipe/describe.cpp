@@ -197,7 +197,7 @@ void describe(BatchNormConfig& c, Visitor& v) {
 void describe(LoraConfig& c, Visitor& v) {
   static const std::string targets =
       "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is matched "
-      "against the last part of the name. Empty: " +
+      "against the last part of the name. all-linear: all but the head. Empty: " +
       usual_targets() + ".";
   v.field("rank", c.rank,
           {.text = "Rank of the adapters; 0 trains the weights themselves.",
@@ -207,6 +207,8 @@ void describe(LoraConfig& c, Visitor& v) {
   v.field(
       "alpha", c.alpha,
       {.text = "The adapters' product is scaled by alpha / rank.", .min = 0, .above_min = true});
+  v.field("rslora", c.rslora,
+          {.text = "Scale by alpha / sqrt(rank).", .source = "arXiv:2312.03732, sec. 3"});
   v.field("dropout", c.dropout,
           {.text = "Share of an adapter's input that is set to zero in training.",
            .min = 0,

@@ -78,6 +78,7 @@ void describe(OffloadConfig& offload, Visitor& visitor);
 void describe(RunConfig& run, Visitor& visitor);
 void describe(PhaseConfig& phase, Visitor& visitor);
 void describe(CheckpointConfig& checkpoint, Visitor& visitor);
+void describe(BestConfig& best, Visitor& visitor);
 void describe(TraceConfig& trace, Visitor& visitor);
 void describe(MetricsConfig& metrics, Visitor& visitor);
 

@@ -112,6 +112,12 @@ void describe(DataConfig& c, Visitor& v) {
            .lines = true});
   v.field("response", c.response,
           {.text = "Template of the answer (jsonl); {NAME} stands for a field.", .lines = true});
+  v.field("template", c.template_file,
+          {.text = "Jinja file of the chat template (chat); empty takes the tokenizer's own.",
+           .path = true});
+  v.field("template_args", c.template_args,
+          {.text = "NAME=VALUE for the template (chat), such as enable_thinking=false; a VALUE that "
+                   "is JSON is taken as such."});
   v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
   v.field("bad_record", c.bad_record,
           {.text = "What becomes of a record or an image that cannot be used."});

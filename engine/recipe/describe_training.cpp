@@ -172,6 +172,7 @@ void describe(RunConfig& c, Visitor& v) {
        .min = 1,
        .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
+  v.section("best", c.best, "The evaluation whose checkpoint is kept, and how long it is waited for.");
   v.field("output", c.output,
           {.text = "Folder in which each run makes its own folder.", .path = true});
 }
@@ -184,6 +185,20 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
+}
+
+void describe(BestConfig& c, Visitor& v) {
+  v.field("metric", c.metric,
+          {.text = "Figure of the test split that says which is best, of the average where ema.decay "
+                   "is set. A gain is saved at once and kept beside run.checkpoint.keep."});
+  v.field("min_delta", c.min_delta, {.text = "A gain is more than that.", .min = 0});
+  v.field("patience", c.patience,
+          {.text = "Evaluations in a row without a gain after which the run stops; 0: never.",
+           .unit = "evaluations",
+           .min = 0,
+           .max = 1000000});
+  v.field("load", c.load,
+          {.text = "Whoever names the run (export, generate) gets the best checkpoint, not the newest."});
 }
 
 void describe(PhaseConfig& c, Visitor& v) {

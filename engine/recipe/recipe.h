@@ -71,9 +71,10 @@ enum class DatasetName {
   squad,
   metamathqa,
   jsonl,
+  chat,
   random
 };
-enum class LossOn { all, response };
+enum class LossOn { all, response, assistant };
 enum class TooLong { truncate, skip, stop };
 enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
@@ -112,6 +113,7 @@ struct ModelConfig {
 struct LoraConfig {
   int rank = 0;  ///< 0: no adapters
   double alpha = 16;
+  bool rslora = false;  ///< scale by alpha / sqrt(rank) in place of alpha / rank
   double dropout = 0;
   std::vector<std::string> targets;  ///< patterns of the names of linear maps
   /// Patterns of tensor names trained in full beside the adapters.
@@ -180,6 +182,8 @@ struct DataConfig {
   bool packing = false;  ///< several samples in one sequence
   std::string prompt;    ///< template of jsonl
   std::string response;  ///< template of jsonl
+  std::string template_file;               ///< Jinja of chats; empty: the tokenizer's own
+  std::vector<std::string> template_args;  ///< "NAME=VALUE" for it
   TooLong too_long = TooLong::truncate;
   BadRecord bad_record = BadRecord::skip;
   double test_share = 0.01;  ///< of the samples, where the data set has no test split
@@ -315,6 +319,18 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+enum class BestMetric { none, loss, perplexity, accuracy, top5 };
+
+/// The evaluation whose weights the run keeps.
+struct BestConfig {
+  BestMetric metric = BestMetric::none;
+  double min_delta = 0;  ///< a gain is more than that
+  int patience = 0;      ///< evaluations without a gain after which the run stops; 0: never
+  bool load = true;      ///< the run ends with the best weights
+
+  bool operator==(const BestConfig&) const = default;
+};
+
 struct RunConfig {
   int epochs = 0;  ///< epochs or steps, not both
   int steps = 0;
@@ -323,6 +339,7 @@ struct RunConfig {
   int generate = 0;          ///< answers written out after each evaluation
   int generate_tokens = 64;  ///< longest answer
   CheckpointConfig checkpoint;
+  BestConfig best;
   std::string output = "runs";  ///< parent of the run directory
 
   bool operator==(const RunConfig&) const = default;

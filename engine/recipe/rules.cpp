@@ -476,9 +476,13 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
       add({"optimizer.warmup_shift"},
           "optimizer.warmup_steps 0, and only schedule linear is moved, too");
   }
+  if (r.run.best.metric == BestMetric::none) {
+    add({"run.best.min_delta", "run.best.patience", "run.best.load"},
+        "run.best.metric none: no evaluation is better than another");
+  }
   if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
-    add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
+    add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
         "lora.rank 0 adds no adapters");
   } else {
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");

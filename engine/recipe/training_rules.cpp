@@ -159,6 +159,42 @@ void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) 
                 "leave ema out, or memory.offload; memory.offload.activations may stay");
 }
 
+void best_is_measured(const Recipe& r, RuleContext& context) {
+  if (r.run.best.metric == BestMetric::none) return;
+  if (r.run.evaluate.is_never())
+    context.error("run.best.metric",
+                  fmt::format("{}, but run.evaluate is never", spelling(r.run.best.metric)),
+                  "set run.evaluate to epoch or to steps");
+  const ModelFamily* family = family_of(r.model.name);
+  if (family == nullptr) return;
+  const bool text = family->modality == Modality::text;
+  if (r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
+    context.error("run.best.metric",
+                  fmt::format("{}, but model.name {} takes {}", spelling(r.run.best.metric),
+                              r.model.name, text ? "text" : "images"),
+                  "use loss or accuracy");
+}
+
+/// Adapters take about ten times the learning rate of full training.
+void learning_rates_are_usual(const Recipe& r, RuleContext& context) {
+  if (r.optimizer.name != OptimizerName::adamw || r.lora.rank == 0) return;
+  constexpr double kLow = 2e-5, kHigh = 1e-3, kHighOfLargeRank = 1e-4;
+  constexpr int kLargeRank = 128;
+  const double high = r.lora.rank >= kLargeRank && !r.lora.rslora ? kHighOfLargeRank : kHigh;
+  if (r.optimizer.lr > 0 && r.optimizer.lr < kLow)
+    context.warning("optimizer.lr",
+                    fmt::format("{:g} is low for adapters: they take about ten times the rate of "
+                                "full training",
+                                r.optimizer.lr),
+                    "1e-4 to 2e-4 is usual");
+  const ModelFamily* family = family_of(r.model.name);
+  const bool text = family != nullptr && family->modality == Modality::text;
+  if (text && r.optimizer.lr > high)  // vision transformers bear 5e-3
+    context.warning("optimizer.lr",
+                    fmt::format("{:g} is high for adapters of rank {}", r.optimizer.lr, r.lora.rank),
+                    fmt::format("use at most {:g}", high));
+}
+
 }  // namespace
 
 std::span<const Rule> training_rules() {
@@ -177,6 +213,8 @@ std::span<const Rule> training_rules() {
       {loss_scale_starts_above_its_minimum,
        {"precision.compute", "precision.loss_scale.initial", "precision.loss_scale.fixed",
         "precision.loss_scale.minimum"}},
+      {best_is_measured, {"run.best.metric", "run.evaluate", "model.name"}},
+      {learning_rates_are_usual, {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
       {averaged_weights_rest_on_the_device,
        {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
   };

@@ -8,10 +8,24 @@
 
 namespace dstrain::text {
 
+/// Added to the tokens of a chat that the model is trained to say; no vocabulary is that large.
+inline constexpr std::uint32_t kTrainedMark = std::uint32_t{1} << 31;
+
+struct EncodedChat {
+  std::uint32_t last_answer = 0;   ///< its first token
+  std::uint64_t group = 0;         ///< as of TokenFile::Sample
+  std::int64_t special_texts = 0;  ///< special tokens in what messages say, which stay text
+};
+
 /// What turning text into tokens needs of a tokenizer.
 struct Encoder {
   /// Appends the tokens of `text`, special ones by their names; several threads call it at once.
   std::function<void(std::string_view text, std::vector<std::uint32_t>& tokens)> append;
+  /// The same of a chat, with marks; returns why its record cannot be used. Null: records are
+  /// texts.
+  std::function<std::string(std::string_view json, std::vector<std::uint32_t>& tokens,
+                            EncodedChat& encoded)>
+      append_chat;
   std::int64_t vocab_size = 0;       ///< above every token
   std::vector<std::uint32_t> begin;  ///< opens each sample
   std::uint32_t end = 0;             ///< closes each sample

@@ -21,11 +21,11 @@ struct TextFormat {
                const RecordSink& sink);
   /// Error{usage} where keys of the recipe that only it reads are wrong; null: it has none.
   void (*check)(const DataConfig& data) = nullptr;
-  bool chat = false;                   ///< its samples are Qwen2.5's chats
+  bool chat = false;                   ///< its samples are Qwen2.5's chats, in words
   std::string_view record = "record";  ///< what a record of its files is called
 };
 
-extern const TextFormat kSquad, kMetaMathQa, kJsonl;
+extern const TextFormat kSquad, kMetaMathQa, kJsonl, kChat;
 
 /// The format that data.name is.
 [[nodiscard]] const TextFormat& text_format(const DataConfig& data);

@@ -15,7 +15,8 @@ enum class ParquetType {
   texts,     ///< a list of strings
   integers,  ///< a list of whole numbers
   bytes,     ///< as they are
-  integer    ///< a whole number
+  integer,   ///< a whole number
+  json       ///< anything, as JSON text
 };
 
 /// A column by its place in the schema: "question", "answers.text".
@@ -28,7 +29,7 @@ struct ParquetColumn {
 /// One value; `null` where it, or an entry of its list, is missing.
 struct ParquetValue {
   bool null = false;
-  std::vector<std::string_view> texts = {};  ///< one entry for text and bytes
+  std::vector<std::string_view> texts = {};  ///< one entry for text, bytes and json
   std::vector<std::int64_t> integers = {};   ///< one entry for integer
 };
 

@@ -8,6 +8,8 @@
 #include <parquet/exception.h>
 
 #include <algorithm>
+#include <deque>
+#include <utility>
 
 #include "engine/data/text/parquet.h"
 
@@ -30,6 +32,8 @@ const char* type_name(ParquetType type) {
       return "bytes";
     case ParquetType::integer:
       return "a whole number";
+    case ParquetType::json:
+      return "text, numbers, lists or structs of them";
   }
   return "";
 }
@@ -64,6 +68,7 @@ bool fits(const arrow::DataType& type, ParquetType wanted) {
   if (wanted == ParquetType::text) return is_text(type);
   if (wanted == ParquetType::bytes) return is_bytes(type);
   if (wanted == ParquetType::integer) return is_whole_number(type);
+  if (wanted == ParquetType::json) return true;
   if (!is_list(type)) return false;
   const arrow::DataType& entry = *static_cast<const arrow::BaseListType&>(type).value_type();
   return wanted == ParquetType::texts ? is_text(entry) : is_whole_number(entry);
@@ -131,6 +136,65 @@ ParquetValue value_at(const arrow::Array& column, std::int64_t row, ParquetType 
     fill_list(*list.values(), list.value_offset(row), list.value_offset(row + 1), type, value);
   }
   return value;
+}
+
+void append_quoted(std::string& json, std::string_view text) {
+  json += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') json += '\\';
+    if (static_cast<unsigned char>(c) < ' ')
+      json += fmt::format("\\u{:04x}", c);
+    else
+      json += c;
+  }
+  json += '"';
+}
+
+/// Entry `i` as JSON. Members of a struct that are null are left out: `datasets` gives every struct
+/// of a column the members of all.
+void append_json(std::string& json, const arrow::Array& column, std::int64_t i) {
+  const arrow::DataType& type = *column.type();
+  std::string_view text;
+  if (column.IsNull(i)) {
+    json += "null";
+  } else if (is_text(type) || is_bytes(type)) {
+    (void)text_at(column, i, text);
+    append_quoted(json, text);
+  } else if (type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST) {
+    const auto entries = [&](const auto& list) {
+      for (auto k = list.value_offset(i); k < list.value_offset(i + 1); ++k) {
+        if (k > list.value_offset(i)) json += ',';
+        append_json(json, *list.values(), k);
+      }
+    };
+    json += '[';
+    if (type.id() == arrow::Type::LIST)
+      entries(static_cast<const arrow::ListArray&>(column));
+    else
+      entries(static_cast<const arrow::LargeListArray&>(column));
+    json += ']';
+  } else if (type.id() == arrow::Type::STRUCT) {
+    const auto& parts = static_cast<const arrow::StructArray&>(column);
+    bool first = true;
+    json += '{';
+    for (int part = 0; part < parts.num_fields(); ++part) {
+      const auto member = parts.field(part);
+      if (member->IsNull(i)) continue;
+      if (!std::exchange(first, false)) json += ',';
+      append_quoted(json, type.field(part)->name());
+      json += ':';
+      append_json(json, *member, i);
+    }
+    json += '}';
+  } else {
+    const std::string value = column.GetScalar(i).ValueOrDie()->ToString();
+    const bool plain = type.id() == arrow::Type::BOOL || arrow::is_primitive(type.id());
+    // JSON has neither nan nor inf.
+    if (plain && !arrow::is_temporal(type.id()) && value.find_first_of("in") == std::string::npos)
+      json += value;
+    else
+      append_quoted(json, value);
+  }
 }
 
 std::string problem_of(const arrow::Status& status) {
@@ -263,6 +327,7 @@ class ArrowReader final : public ParquetReader {
   [[nodiscard]] std::string read(std::vector<std::vector<ParquetValue>>& values) {
     values.assign(columns_.size(), {});
     arrays_.clear();
+    json_.clear();
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const auto array = find_array(columns_[c].name);
       if (array == nullptr && !columns_[c].optional)
@@ -271,8 +336,14 @@ class ArrowReader final : public ParquetReader {
         if (const auto status = array->Validate(); !status.ok()) return status.message();
       }
       for (std::int64_t row = 0; row < batch_->num_rows(); ++row) {
-        values[c].push_back(array == nullptr ? ParquetValue{.null = true}
-                                             : value_at(*array, row, columns_[c].type));
+        if (array == nullptr) {
+          values[c].push_back({.null = true});
+        } else if (columns_[c].type == ParquetType::json) {
+          append_json(json_.emplace_back(), *array, row);
+          values[c].push_back({.null = array->IsNull(row), .texts = {json_.back()}});
+        } else {
+          values[c].push_back(value_at(*array, row, columns_[c].type));
+        }
       }
       arrays_.push_back(array);
     }
@@ -287,6 +358,7 @@ class ArrowReader final : public ParquetReader {
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;          ///< what the values handed out point into
   std::vector<std::shared_ptr<arrow::Array>> arrays_;  ///< the same, taken out of structs
+  std::deque<std::string> json_;  ///< that values point into
   std::int64_t rows_ = 0;
 };
 

@@ -39,6 +39,15 @@ class HeldOut {
   bool one_group_ = true;
 };
 
+/// First token of sample `i` that data.loss trains, unless it is all.
+std::int64_t first_answer(const DataConfig& data, const TokenFile& file, std::int64_t i) {
+  if (data.loss == LossOn::response || !file.summary().marked) return file.sample(i).response;
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(file.length(i)));
+  std::vector<std::uint8_t> trained(tokens.size());
+  file.copy(i, tokens, trained);
+  return std::ranges::find(trained, 1) - trained.begin();
+}
+
 }  // namespace
 
 Selection select(const DataConfig& data, const SourceFiles& sources, const TokenFile& file,
@@ -62,12 +71,12 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
     const std::int64_t length = file.length(i);
     if (length > data.sequence) {
       const bool no_response =
-          data.loss == LossOn::response && std::cmp_greater_equal(sample.response, data.sequence);
+          data.loss != LossOn::all && first_answer(data, file, i) >= data.sequence;
       const auto what = [&] {
         const std::string record = describe_record(data, sources, summary, sample.record);
         if (data.too_long == TooLong::truncate) {
           return fmt::format("{}: its response begins after {} tokens, data.sequence is {}", record,
-                             sample.response, data.sequence);
+                             first_answer(data, file, i), data.sequence);
         }
         return fmt::format("{}: it has {} tokens, data.sequence is {}", record, length,
                            data.sequence);

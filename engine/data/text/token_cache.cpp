@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 /// Raised whenever the same files, tokenizer and options give other tokens, or the file another
 /// layout.
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -52,7 +52,8 @@ TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
                        const Tell& tell) {
   const Encoder encoder = source.open();
   constexpr std::int64_t kMaxShort = 65536;
-  TokenFileWriter writer(path, key, encoder.vocab_size <= kMaxShort ? 2 : 4);
+  const bool is_short = encoder.vocab_size <= kMaxShort && !encoder.append_chat;
+  TokenFileWriter writer(path, key, is_short ? 2 : 4);
   TokenFileSummary summary = tokenise(data, sources, encoder, writer, tell);
   writer.finish(summary);
   return summary;

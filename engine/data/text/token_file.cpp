@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/units.h"
+#include "engine/data/text/encoder.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/hash.h"
 #include "engine/data/text/token_file_summary.h"
@@ -70,7 +71,8 @@ std::string TokenFile::check(const KeyField& key) {
   return "";
 }
 
-void TokenFile::copy(std::int64_t i, std::span<std::int64_t> tokens) const {
+void TokenFile::copy(std::int64_t i, std::span<std::int64_t> tokens,
+                     std::span<std::uint8_t> trained) const {
   DSTRAIN_CHECK(i >= 0 && i < size() && static_cast<std::int64_t>(tokens.size()) <= length(i),
                 "no such tokens");
   const std::byte* from = file_.bytes().data() + sizeof(header_) + begin(i) * header_.token_bytes;
@@ -80,6 +82,10 @@ void TokenFile::copy(std::int64_t i, std::span<std::int64_t> tokens) const {
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       Token token{};
       std::memcpy(&token, from + t * sizeof(Token), sizeof(Token));
+      if (summary_.marked) {
+        if (!trained.empty()) trained[t] = (token & kTrainedMark) != 0;
+        token = static_cast<Token>(token & ~kTrainedMark);
+      }
       tokens[t] = token;
       highest = std::max(highest, tokens[t]);
     }

@@ -47,6 +47,9 @@ struct TokenFileSummary {
   std::uint32_t end = 0;          ///< token that closes a sample
   std::uint32_t highest = 0;      ///< token of a sample
   std::int64_t highest_record = 0;
+  bool marked = false;             ///< tokens have kTrainedMark where they are trained
+  std::int64_t special_texts = 0;  ///< records with special tokens in what messages say
+  std::int64_t special_record = 0; ///< the first of them
   bool operator==(const TokenFileSummary&) const = default;
 };
 
@@ -75,7 +78,9 @@ class TokenFile {
   }
   /// The first tokens of sample `i`, as many as `tokens` holds. Error{data} for a token that the
   /// file cannot have.
-  void copy(std::int64_t i, std::span<std::int64_t> tokens) const;
+  void copy(std::int64_t i, std::span<std::int64_t> tokens) const { copy(i, tokens, {}); }
+  /// `trained` (as many, or none) gets 1 where the token has a mark.
+  void copy(std::int64_t i, std::span<std::int64_t> tokens, std::span<std::uint8_t> trained) const;
 
   [[nodiscard]] const TokenFileSummary& summary() const { return summary_; }
   [[nodiscard]] std::int64_t num_tokens() const {

@@ -18,7 +18,10 @@ std::string format_summary(const TokenFileSummary& s) {
                      {"pad", s.pad},
                      {"end", s.end},
                      {"highest", s.highest},
-                     {"highest_record", s.highest_record}};
+                     {"highest_record", s.highest_record},
+                     {"marked", s.marked},
+                     {"special_texts", s.special_texts},
+                     {"special_record", s.special_record}};
   return json_text(json);
 }
 
@@ -35,6 +38,9 @@ bool parse_summary(std::string_view text, TokenFileSummary& s) {
     json.at("end").get_to(s.end);
     json.at("highest").get_to(s.highest);
     json.at("highest_record").get_to(s.highest_record);
+    json.at("marked").get_to(s.marked);
+    json.at("special_texts").get_to(s.special_texts);
+    json.at("special_record").get_to(s.special_record);
     return true;
   } catch (const Json::exception&) {
     return false;

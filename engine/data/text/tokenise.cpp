@@ -42,8 +42,15 @@ struct Batch {
   std::size_t bytes = 0;
   std::vector<std::uint32_t> tokens;       ///< of all records
   std::vector<TokenFile::Sample> samples;  ///< one per record; `end` counts in `tokens`
+  std::vector<std::int64_t> special_texts; ///< numbers of records with special tokens as text
   bool encoded = false;
 };
+
+std::uint32_t highest_of(std::span<const std::uint32_t> tokens) {
+  std::uint32_t highest = 0;
+  for (const std::uint32_t token : tokens) highest = std::max(highest, token & ~kTrainedMark);
+  return highest;
+}
 
 /// Reader -> batches -> encoding threads -> writer, in order and with bounded memory.
 class Pipeline {
@@ -53,6 +60,7 @@ class Pipeline {
       : data_(data), sources_(sources), encoder_(encoder), writer_(writer) {
     summary_.pad = encoder.pad;
     summary_.end = encoder.end;
+    summary_.marked = static_cast<bool>(encoder.append_chat);
     const std::size_t threads = num_cores();
     room_ = threads * kBatchesPerThread;
     for (std::size_t i = 0; i < threads; ++i) {
@@ -132,9 +140,17 @@ class Pipeline {
   }
 
   void encode(Batch& batch) const {
-    for (const Record& record : batch.records) {
+    for (Record& record : batch.records) {
       TokenFile::Sample sample;
-      if (record.problem.empty()) {
+      if (record.problem.empty() && encoder_.append_chat) {
+        const std::size_t first = batch.tokens.size();
+        EncodedChat encoded;
+        record.problem = encoder_.append_chat(record.prompt, batch.tokens, encoded);
+        if (!record.problem.empty()) batch.tokens.resize(first);
+        sample.response = encoded.last_answer;
+        sample.group = encoded.group;
+        if (encoded.special_texts > 0) batch.special_texts.push_back(record.number);
+      } else if (record.problem.empty()) {
         const std::size_t first = batch.tokens.size();
         batch.tokens.insert(batch.tokens.end(), encoder_.begin.begin(), encoder_.begin.end());
         encoder_.append(record.prompt, batch.tokens);
@@ -167,6 +183,10 @@ class Pipeline {
 
   void write(const Batch& batch) {
     std::size_t begin = 0;
+    for (const std::int64_t number : batch.special_texts) {
+      if (summary_.special_texts++ == 0)
+        summary_.special_record = summary_.first_records.back() + number - 1;
+    }
     for (std::size_t i = 0; i < batch.records.size(); ++i) {
       const Record& record = batch.records[i];
       TokenFile::Sample sample = batch.samples[i];
@@ -177,7 +197,7 @@ class Pipeline {
       if (record.problem.empty()) {
         sample.record = static_cast<std::uint32_t>(number);
         writer_.add(tokens, sample);
-        const std::uint32_t highest = std::ranges::max(tokens);
+        const std::uint32_t highest = highest_of(tokens);
         if (highest > summary_.highest) {
           summary_.highest = highest;
           summary_.highest_record = number;

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/model_folder.h"
+#include "engine/data/text/chat_encoder.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/token_cache.h"
@@ -57,6 +58,7 @@ Encoder open_encoder(const DataConfig& data, const fs::path& file) {
   encoder.pad =
       static_cast<std::uint32_t>(tokenizer->pad().value_or(static_cast<std::int32_t>(end)));
   encoder.system = qwen_default_system(tokenizer->chat_template());
+  if (data.name == DatasetName::chat) make_chat_encoder(encoder, data, tokenizer, file);
   return encoder;
 }
 
@@ -88,6 +90,7 @@ EncoderSource tokenizer_source(const DataConfig& data, const std::string& model_
   EncoderSource source;
   source.hash = content_hash(file, memory);
   if (path_exists(config)) source.hash += content_hash(config, memory);
+  if (data.name == DatasetName::chat) source.hash += chat_key(data, file, memory);
   source.open = [data, file] { return open_encoder(data, file); };
   return source;
 }

@@ -40,6 +40,11 @@ std::size_t skip_space_after(std::string_view text, std::size_t at) {
 
 }  // namespace
 
+bool PlainRanges::touch(std::size_t begin, std::size_t end) const {
+  const auto next = std::ranges::upper_bound(ranges, begin, {}, &ByteRange::end);
+  return next != ranges.end() && next->begin < end;
+}
+
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens, const std::string& path)
     : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -96,7 +101,7 @@ bool AddedTokenFinder::touches_word(std::string_view text, std::size_t begin, st
 }
 
 void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& parts,
-                             PatternScratch& scratch) const {
+                             PatternScratch& scratch, PlainRanges* plain) const {
   std::size_t done = 0, space_end = 0;
   const auto add_text = [&](std::size_t end) {
     if (end > done) parts.push_back({.text = text.substr(done, end - done)});
@@ -109,6 +114,11 @@ void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& parts
     }
     const AddedToken& token = tokens_[static_cast<std::size_t>(found)];
     std::size_t begin = at, end = at + token.content.size();
+    if (plain != nullptr && token.special && plain->touch(begin, end)) {
+      ++plain->kept;
+      at = next_candidate(text, at + 1);
+      continue;
+    }
     at = next_candidate(text, end);
     if (token.single_word && touches_word(text, begin, end, scratch)) continue;
     if (token.lstrip) begin = skip_space_before(text, begin, done);

@@ -3,11 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/data/tokenizer/byte_range.h"
 #include "engine/data/tokenizer/pattern.h"
 
 namespace dstrain {
@@ -31,14 +33,23 @@ struct TextPart {
   std::int32_t id = kText;
 };
 
+/// Where special tokens stay text: ranges in their order, apart from each other.
+struct PlainRanges {
+  std::span<const ByteRange> ranges;
+  std::int64_t kept = 0;  ///< special tokens that were found there
+
+  [[nodiscard]] bool touch(std::size_t begin, std::size_t end) const;
+};
+
 /// Finds a set of texts at once: at each place the longest that stands there, from left to right.
 class AddedTokenFinder {
  public:
   /// Error{data} beginning with `path` when two tokens have the same content.
   AddedTokenFinder(std::vector<AddedToken> tokens, const std::string& path);
 
-  /// Appends the parts of valid UTF-8 in order.
-  void split(std::string_view text, std::vector<TextPart>& parts, PatternScratch& scratch) const;
+  /// Appends the parts of valid UTF-8 in order. `plain` may be null.
+  void split(std::string_view text, std::vector<TextPart>& parts, PatternScratch& scratch,
+             PlainRanges* plain = nullptr) const;
 
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
 

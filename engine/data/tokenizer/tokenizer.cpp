@@ -203,6 +203,26 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
+std::int64_t Tokenizer::encode_around(std::string_view text, std::span<const ByteRange> plain,
+                                      std::vector<std::int32_t>& ids) const {
+  DSTRAIN_CHECK(is_utf8(text), "ranges of bytes of another text");
+  std::optional<ScratchPool<Scratch>::Lease> lease;
+  std::optional<Scratch> own;
+  Scratch& scratch = text.size() > kLargeText ? own.emplace() : *lease.emplace(parts_->scratches);
+  scratch.pattern.begin_text(text.size());
+  scratch.words.begin_text(text.size());
+  scratch.parts.clear();
+  PlainRanges ranges{.ranges = plain};
+  parts_->raw_finder.split(text, scratch.parts, scratch.pattern, &ranges);
+  for (const TextPart& part : scratch.parts) {
+    if (part.id != TextPart::kText)
+      ids.push_back(part.id);
+    else
+      parts_->encode_text(part.text, ids, scratch);
+  }
+  return ranges.kept;
+}
+
 std::vector<std::int32_t> Tokenizer::opening() const {
   const auto text = std::ranges::find(parts_->around, kTemplateText);
   return {parts_->around.begin(), text};

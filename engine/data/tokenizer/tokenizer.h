@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/tokenizer/byte_range.h"
+
 namespace dstrain {
 
 /// A byte-level BPE tokenizer from a Hugging Face tokenizer.json, as BLOOM and Qwen2.5 have it.
@@ -34,6 +36,11 @@ class Tokenizer {
   /// adds around a text; nothing for BLOOM and Qwen2.5.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens = false) const;
+
+  /// Appends the ids of valid UTF-8; special tokens that touch `plain` stay text. Returns how many
+  /// did.
+  std::int64_t encode_around(std::string_view text, std::span<const ByteRange> plain,
+                             std::vector<std::int32_t>& ids) const;
 
   /// Tokens that the post-processor puts before a text (Llama 3: <|begin_of_text|>).
   [[nodiscard]] std::vector<std::int32_t> opening() const;

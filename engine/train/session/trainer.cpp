@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -60,7 +62,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
       progress_(make_progress(world.rank)),
       place_(std::move(place)),
       base_(hash_base(world, recipe_, place_)),
-      session_(loaded.recipe, world, record, &preparation_, phase) {
+      session_(loaded.recipe, world, record, &preparation_, phase),
+      best_(recipe_.run.best) {
   first_step_ = session_.first_step();
   // The phase before left cached memory, in other sizes.
   if (phase > 0) release_cached_memory(world.device.device);
@@ -154,6 +157,9 @@ void Trainer::restore() {
   if (place_.resumes_here) saved_step_ = state.step;
   saved_ = place_.checkpoint;
   skipped_.restart(last_.loss_scale, last_.tolerated_steps);
+  if (recipe_.run.best.metric == BestMetric::none || !place_.resumes_here) return;
+  best_.take(place_.directory.root(), first_step_);
+  gave_up_ = !place_.new_phase && !best_.is_patient();
 }
 
 void Trainer::run() {
@@ -169,7 +175,7 @@ void Trainer::run() {
   session_.seek(first_step_);
   record_.enter_section(RankSection::step);
   bool save_due = false;
-  while (session_.next_step() < total && !stop_) {
+  while (session_.next_step() < total && !stop_ && !gave_up_) {
     if (trace_->changes_before(session_.next_step())) {
       drain();
       trace_->change_before(session_.next_step());
@@ -188,6 +194,7 @@ void Trainer::run() {
     if (save_due || due(evaluate_every, step)) {
       drain();
       if (due(evaluate_every, step) && !stop_) evaluate();
+      save_due = save_due || std::exchange(gained_, false);
       // Skipped steps leave what may be broken: they wait for a good one, or for the end.
       if (save_due && skipped_.length() == 0) {
         save();
@@ -197,6 +204,9 @@ void Trainer::run() {
   }
   drain();
   finish_trace();
+  if (gave_up_ && report_)
+    report_->note(fmt::format("stopped at step {}: {} evaluations without a gain (run.best.patience)",
+                              session_.next_step(), best_.without_gain()));
   if (stop_ || save_every > 0 || goes_on()) save();
   wait_for_saves();
   require_saved();
@@ -204,6 +214,7 @@ void Trainer::run() {
   const bool last = stop_ || !goes_on();
   record_.enter_section(last ? RankSection::finish : RankSection::init);
   record_.enter(session_.next_step(), last ? "finish" : "end the phase");
+  if (report_ && best_.best()) report_->note("best: " + best_.text());
   if (report_)
     report_->end(stop_, last_.skipped_steps, host_s_,
                  sampler_ ? sampler_->summary() : SampleSummary());
@@ -294,10 +305,33 @@ void Trainer::evaluate() {
   const EvaluationTotals totals = session_.evaluate();
   const std::optional<EvaluationTotals> average = session_.evaluate_average();
   if (report_) report_->evaluation(totals, average, seconds_since(begin));
+  gained_ = note_best(average ? *average : totals);
   if (recipe_.run.generate == 0) return;
   record_.enter(step, "generate");
   const std::vector<GeneratedAnswer> answers = session_.generate();
   if (report_) report_->answers(answers);
+}
+
+bool Trainer::note_best(const EvaluationTotals& totals) {
+  const auto value = [&] {
+    switch (recipe_.run.best.metric) {
+      case BestMetric::accuracy:
+        return totals.top1;
+      case BestMetric::top5:
+        return totals.top5;
+      case BestMetric::perplexity:
+        return std::exp(totals.loss);
+      default:
+        return totals.loss;
+    }
+  };
+  if (recipe_.run.best.metric == BestMetric::none) return false;
+  // Behind skipped steps the state is not saved.
+  const bool gain =
+      best_.add(session_.next_step(), skipped_.length() == 0 ? value() : std::nan(""));
+  gave_up_ = !best_.is_patient();
+  if (world_.rank == 0) best_.write(place_.directory.root());
+  return gain;
 }
 
 void Trainer::save() {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/checkpoint/best_checkpoint.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/samples/sampler.h"
@@ -34,15 +35,17 @@ class Trainer {
           RunPlace place, Clock::time_point start);
 
   void run();
-  /// After run(): it was asked to stop.
-  [[nodiscard]] bool stopped() const { return stop_; }
+  /// After run(): it was asked to stop, or run.best.patience ended it.
+  [[nodiscard]] bool stopped() const { return stop_ || gave_up_; }
   /// After run(): where the next phase begins, with the checkpoint that ended this one.
   [[nodiscard]] RunPlace next_place() const;
 
  private:
   void restore();
   /// More phases follow.
-  [[nodiscard]] bool goes_on() const { return session_.phase() + 1 < num_phases(recipe_); }
+  [[nodiscard]] bool goes_on() const {
+    return !gave_up_ && session_.phase() + 1 < num_phases(recipe_);
+  }
   void open_report(Clock::time_point start);
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
@@ -57,6 +60,8 @@ class Trainer {
   void show_trace_notes();
   void drain();
   void evaluate();
+  /// Whether the evaluation is the best so far, whose checkpoint is to be kept.
+  bool note_best(const EvaluationTotals& totals);
   void save();
   void wait_for_saves();
   void report_saves(bool wait);
@@ -81,6 +86,9 @@ class Trainer {
   std::optional<SaveResult> failed_save_;  ///< the newest, if it has failed
   SkipStreak skipped_;                     ///< up to `last_`
   bool stop_ = false;
+  BestRecord best_;
+  bool gained_ = false;    ///< the last evaluation was the best: it is to be saved
+  bool gave_up_ = false;   ///< too many evaluations without a gain
   StepOutcome last_;
   double host_s_ = 0;  ///< work of the host in one step, without waiting for data
   std::unique_ptr<RankLines> lines_;
