@@ -27,6 +27,7 @@ Command add_recipe_import(CLI::App& root);
 Command add_launch(CLI::App& root);
 Command add_agent(CLI::App& root);
 Command add_fetch(CLI::App& root);
+Command add_evaluate(CLI::App& root);
 Command add_verify(CLI::App& root);
 Command add_setup(CLI::App& root);
 Command add_doctor(CLI::App& root);

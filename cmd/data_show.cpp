@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -14,8 +13,8 @@
 #include "cmd/recipe_words.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
+#include "engine/base/marked_text.h"
 #include "engine/base/output.h"
-#include "engine/base/printable.h"
 #include "engine/data/text_dataset.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/load.h"
@@ -31,18 +30,15 @@ struct ShowOptions {
   bool json = false;
 };
 
-void print(const ShownSample& sample, bool colours) {
+void print(const ShownSample& sample) {
   print_text("--- {}: {} tokens, {} of them trained{}\n", sample.record, sample.tokens.size(),
              std::ranges::count(sample.trained, 1),
              sample.cut > 0 ? fmt::format(", {} more cut off", sample.cut) : "");
   for (const ShownSample::Piece& piece : sample.pieces) {
-    const std::string text = printable(piece.text);
-    if (!piece.trained)
-      print_text("{}", text);
-    else if (colours)
-      print_text("\x1b[32m{}\x1b[0m", text);
+    if (piece.trained)
+      print_marked_text(piece.text);
     else
-      print_text("[[{}]]", text);
+      print_text(piece.text);
   }
   print_text("\n");
 }
@@ -59,14 +55,13 @@ int show(const ShowOptions& options) {
   PreparationProgress progress;
   const auto samples =
       show_samples(recipe.data, split, recipe.model.weights, options.count, &progress);
-  const bool colours = ::isatty(STDOUT_FILENO) == 1;
   for (const ShownSample& sample : samples) {
     if (options.json)
       print_text("{}\n", json_text(nlohmann::ordered_json{{"record", sample.record},
                                                           {"tokens", sample.tokens},
                                                           {"trained", sample.trained}}));
     else
-      print(sample, colours);
+      print(sample);
   }
   return 0;
 }

@@ -31,6 +31,8 @@ Command add_engine(CLI::App& root) {
                   "Instead of training: run this many steps on one rank and under the strategy, "
                   "and compare.")
       ->check(number_in(1, 100));
+  app->add_option("--evaluate", options->evaluate,
+                  "Instead of training: evaluate a run, a checkpoint, or - for the recipe's weights.");
   return {app, [options] {
             // Its host may have no part in the cache of the one that launched.
             const RankPlace place = rank_from_environment(std::getenv);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,9 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "cmd/chat_loop.h"
 #include "cmd/command.h"
+#include "cmd/hub_names.h"
 #include "cmd/input_path.h"
 #include "cmd/number_option.h"
+#include "cmd/overrides.h"
+#include "cmd/preparation_progress.h"
 #include "cmd/prompt_file.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -24,8 +29,11 @@
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/device/device.h"
 #include "engine/data/text/chat_form.h"
+#include "engine/data/text_dataset.h"
+#include "engine/infer/answer_score.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/writer.h"
+#include "engine/recipe/load.h"
 
 namespace dstrain {
 namespace {
@@ -34,9 +42,11 @@ using Clock = std::chrono::steady_clock;
 
 struct GenerateArguments {
   std::string model, adapter, prompts, output, system, tokenizer;
-  std::vector<std::string> prompt;
+  std::string data;  ///< recipe whose test split is asked
+  std::vector<std::string> prompt, overrides;
+  std::int64_t test = -1;  ///< samples of it; 0: all; -1: none
   std::string dtype = "auto";
-  bool average = false, raw = false, on_cpu = false;
+  bool average = false, raw = false, on_cpu = false, interactive = false;
   int batch = 0;
   WriteOptions write;
 };
@@ -88,10 +98,16 @@ std::vector<std::int64_t> stop_tokens(const Tokenizer& tokenizer,
 }
 
 std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
-  if (arguments.prompt.empty() == arguments.prompts.empty())
+  const int ways = (arguments.prompt.empty() ? 0 : 1) + (arguments.prompts.empty() ? 0 : 1) +
+                   (arguments.test < 0 ? 0 : 1) + (arguments.interactive ? 1 : 0);
+  if (ways != 1)
     throw Error(ErrorKind::usage,
-                arguments.prompt.empty() ? "no prompt" : "--prompt and --prompts together",
-                "give one of --prompt TEXT and --prompts FILE");
+                ways == 0 ? "no prompt" : "--prompt, --prompts, --test and -i exclude each other",
+                "give one of --prompt TEXT, --prompts FILE, --test N and -i");
+  if (arguments.interactive && ::isatty(STDIN_FILENO) != 1)
+    throw Error(ErrorKind::usage, "-i: standard input is no terminal",
+                "prompts of a file are answered by --prompts FILE");
+  if (arguments.test >= 0 || arguments.interactive) return {};
   if (!arguments.prompts.empty()) return read_prompts(arguments.prompts);
   std::vector<FilePrompt> prompts;
   for (const std::string& text : arguments.prompt)
@@ -115,11 +131,52 @@ std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const FilePrompt
   return tokens;
 }
 
+/// The recipe of --data, else of the run.
+Recipe recipe_of_test(const GenerateArguments& arguments, const FinishedModel& found) {
+  if (!arguments.data.empty()) {
+    bring_named(arguments.data, arguments.overrides, Bring::all_and_data);
+    return load_recipe(arguments.data, arguments.overrides).recipe;
+  }
+  if (found.recipe) return *found.recipe;
+  throw Error(ErrorKind::usage, "--test: a folder of a model has no data of its own",
+              "name a recipe whose test split is asked, --data RECIPE");
+}
+
+/// Sums of the scores of --test.
+class TestScores {
+ public:
+  explicit TestScores(std::vector<TextQuestion> questions) : questions_(std::move(questions)) {}
+
+  [[nodiscard]] const std::vector<TextQuestion>& questions() const { return questions_; }
+  AnswerScore add(const WrittenAnswer& answer) {
+    const std::vector<std::string>& right = questions_[answer.prompt].answers;
+    const bool none = right.front().empty();  // SQuAD v2 trains a word for it
+    const AnswerScore score =
+        score_answer(none && normalised_answer(answer.text) == "unanswerable" ? "" : answer.text, right);
+    sum_.exact += score.exact;
+    sum_.f1 += score.f1;
+    ++count_;
+    return score;
+  }
+  [[nodiscard]] std::string text() const {
+    const double share = count_ == 0 ? 0 : 100.0 / static_cast<double>(count_);
+    return fmt::format("exact match {:.2f} %, F1 {:.2f} % of {} answers", sum_.exact * share,
+                       sum_.f1 * share, count_);
+  }
+
+ private:
+  std::vector<TextQuestion> questions_;
+  AnswerScore sum_;
+  std::int64_t count_ = 0;
+};
+
 /// Answers in the order of the prompts, each written as soon as all before it are.
 class AnswerLines {
  public:
-  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, const std::string& file)
+  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, const std::string& file,
+              TestScores* scores)
       : prompts_(prompts),
+        scores_(scores),
         samples_(static_cast<std::size_t>(samples)),
         waiting_(prompts.size() * samples_) {
     if (file.empty()) return;
@@ -153,6 +210,12 @@ class AnswerLines {
                                    {"ended", answer.ended},
                                    {"logprob", answer.log_probability}};
     if (samples_ > 1) line["sample"] = answer.sample;
+    if (scores_ != nullptr) {
+      const AnswerScore score = scores_->add(answer);
+      line["right"] = scores_->questions()[answer.prompt].answers;
+      line["exact_match"] = score.exact;
+      line["f1"] = score.f1;
+    }
     if (answer.tokens == 0 && answer.ended == "room") ++without_room_;
     const std::string text =
         line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -161,6 +224,7 @@ class AnswerLines {
   }
 
   const std::vector<FilePrompt>& prompts_;
+  TestScores* scores_;  ///< of --test
   std::size_t samples_;
   std::vector<std::optional<WrittenAnswer>> waiting_;
   UniqueFd out_;
@@ -194,8 +258,7 @@ int generate(GenerateArguments arguments) {
                 "--top-k, --top-p and --min-p choose among tokens, and --temperature 0 takes the "
                 "most likely one",
                 "add --temperature 1, or leave them out");
-  const std::vector<FilePrompt> prompts = prompts_of(arguments);
-  AnswerLines lines(prompts, arguments.write.samples, arguments.output);
+  std::vector<FilePrompt> prompts = prompts_of(arguments);
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
   const at::ScalarType dtype = type_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
@@ -214,10 +277,35 @@ int generate(GenerateArguments arguments) {
   if (!form && !arguments.system.empty())
     throw Error(ErrorKind::usage, "--system: prompts are taken as they are",
                 arguments.raw ? "leave out --raw" : "the tokenizer has no chat template");
+  arguments.write.stop_tokens = stop_tokens(*tokenizer, known, tokenizer_folder);
+  if (arguments.interactive) {
+    if (!form)
+      throw Error(ErrorKind::usage, "-i: " + tokenizer_folder.string() + " has no chat template",
+                  "a model without one is asked by --prompt TEXT");
+    constexpr std::int64_t kMostTokens = 16384, kUsualTokens = 2048;
+    const std::int64_t capacity =
+        std::min<std::int64_t>(found.positions > 0 ? found.positions : kUsualTokens, kMostTokens);
+    CachedModel model(found.model, device.device, dtype, 1, capacity);
+    print_error("{}: {} on {}\n", found.what, c10::toString(dtype), device.name);
+    return chat_at_terminal(model, *tokenizer, *form, arguments.write, arguments.system, capacity);
+  }
+  std::optional<TestScores> scores;
+  if (arguments.test >= 0) {
+    const Recipe recipe = recipe_of_test(arguments, found);
+    DataConfig data = recipe.data;
+    data.tokenizer = tokenizer_folder.string();
+    PreparationProgress progress;
+    scores.emplace(test_questions(data, recipe.model.weights, arguments.test, &progress));
+    for (const TextQuestion& one : scores->questions())
+      prompts.push_back({std::to_string(prompts.size() + 1), one.prompt});
+  }
+  AnswerLines lines(prompts, arguments.write.samples, arguments.output,
+                    scores ? &*scores : nullptr);
   std::vector<std::vector<std::int64_t>> tokens;
   std::int64_t longest = 0;
   for (const FilePrompt& prompt : prompts) {
-    tokens.push_back(tokens_of(*tokenizer, prompt, form, arguments.system));
+    tokens.push_back(scores ? scores->questions()[tokens.size()].prompt_tokens
+                            : tokens_of(*tokenizer, prompt, form, arguments.system));
     if (tokens.back().empty())
       throw Error(ErrorKind::data, fmt::format("prompt {} has no token", prompt.id),
                   "a text with a letter in it");
@@ -231,7 +319,6 @@ int generate(GenerateArguments arguments) {
     }
     longest = std::max(longest, static_cast<std::int64_t>(tokens.back().size()));
   }
-  arguments.write.stop_tokens = stop_tokens(*tokenizer, known, tokenizer_folder);
   std::int64_t capacity = longest + arguments.write.max_tokens;
   if (found.positions > 0) capacity = std::min<std::int64_t>(capacity, found.positions);
   const int batch =
@@ -240,9 +327,9 @@ int generate(GenerateArguments arguments) {
   CachedModel model(found.model, device.device, dtype, batch, capacity);
   print_error("{}: {} on {}, {} prompt{}{}\n", found.what, c10::toString(dtype), device.name,
               prompts.size(), prompts.size() == 1 ? "" : "s",
-              form ? " as chats (--raw: as they are)" : "");
+              form && !scores ? " as chats (--raw: as they are)" : "");
 
-  const bool shows = arguments.prompts.empty() && prompts.size() == 1 &&
+  const bool shows = !arguments.prompt.empty() && prompts.size() == 1 &&
                      arguments.write.samples == 1 && arguments.output.empty();
   const auto begin = Clock::now();
   auto shown = begin;
@@ -275,6 +362,7 @@ int generate(GenerateArguments arguments) {
   if (without > 0)
     print_error("{} of {} prompts fill all {} positions of the model and got no answer\n", without,
                 prompts.size(), found.positions);
+  if (scores) print_error("{}\n", scores->text());
   constexpr int kInterrupted = 130;
   return interrupted != 0 ? kInterrupted : 0;
 }
@@ -298,6 +386,15 @@ Command add_generate(CLI::App& root) {
   app->add_option("--prompts", options->prompts,
                   "JSONL with prompt and perhaps id, or a prompt in each line.")
       ->check(input_file());
+  app->add_flag("-i,--interactive", options->interactive,
+                "A chat at the terminal, in the form of the tokenizer's chat template.");
+  app->add_option("--test", options->test,
+                  "The first so many samples of the test split, 0 for all, are the prompts; the answers "
+                  "are scored by SQuAD's exact match and F1.")
+      ->check(number_in(0, 1 << 30));
+  app->add_option("--data", options->data, "Recipe of that split. Default: the run's own.")
+      ->check(input_file());
+  add_overrides(*app, options->overrides);
   app->add_option("-o,--output", options->output,
                   "File of answers, a JSON object in each line, in the order of the prompts. "
                   "Default: standard output.");

@@ -68,7 +68,7 @@ int run_dstrain(int given_argc, char** given_argv) {
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
 
-  std::vector<Command> commands = {add_launch(app),     add_verify(app), add_doctor(app),
+  std::vector<Command> commands = {add_launch(app),     add_evaluate(app), add_verify(app), add_doctor(app),
                                    add_agent(app),      add_report(app), add_fetch(app),
                                    add_completion(app), add_setup(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/marked_text.h"
 #include "engine/base/printable.h"
 
 namespace dstrain {
@@ -19,9 +20,10 @@ void fail_output(int error) {
               "send it to a file that can grow, or to a program that reads it to its end");
 }
 
-void print_text(std::string_view text) {
-  const std::string clean = printable(text);
-  for (std::string_view rest = clean; !rest.empty();) {
+namespace {
+
+void write_output(std::string_view rest) {
+  while (!rest.empty()) {
     const auto written = ::write(STDOUT_FILENO, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EAGAIN) {  // shared with a program that made it non-blocking
@@ -32,6 +34,16 @@ void print_text(std::string_view text) {
     if (written < 0) fail_output(errno);
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
+}
+
+}  // namespace
+
+void print_text(std::string_view text) { write_output(printable(text)); }
+
+void print_marked_text(std::string_view text) {
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  write_output(terminal ? fmt::format("\x1b[32m{}\x1b[0m", printable(text))
+                        : fmt::format("[[{}]]", printable(text)));
 }
 
 void print_error(std::string_view text) {

@@ -9,6 +9,9 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/run_layout.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/recipe/choices.h"
 
 namespace dstrain {
@@ -89,6 +92,28 @@ std::optional<BestStep> best_step(const fs::path& checkpoints) {
   return BestStep{.step = step->get<std::int64_t>(),
                   .load = load == json->end() || *load != false,
                   .text = text != json->end() && text->is_string() ? text->get<std::string>() : ""};
+}
+
+std::filesystem::path checkpoint_in(const std::filesystem::path& source) {
+  if (parse_checkpoint_name(source)) return source;
+  std::vector<std::string> problems;
+  const std::filesystem::path folder = find_checkpoints_folder(source);
+  if (const auto best = best_step(folder); best && best->load) {
+    for (const CheckpointInfo& one : list_checkpoints(folder, /*full=*/false)) {
+      if (one.step != best->step) continue;
+      const CheckpointInfo whole = inspect_checkpoint(one.path, /*full=*/true);
+      if (whole.valid) return whole.path;
+      log_warning("the best checkpoint is passed over: {}", whole.problem);
+    }
+  }
+  const auto newest = newest_valid(folder, problems);
+  if (!newest) {
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} holds no valid checkpoint{}", source.string(),
+                            problems.empty() ? "" : ": " + problems.front()),
+                "look with `dstrain checkpoint list`");
+  }
+  return newest->path;
 }
 
 }  // namespace dstrain

@@ -54,4 +54,9 @@ struct BestStep {
 };
 [[nodiscard]] std::optional<BestStep> best_step(const std::filesystem::path& checkpoints);
 
+/// `source` where it is a checkpoint, else of the run there the best one (unless run.best.load is false), else
+/// the newest valid one.
+/// Error{checkpoint}: none is.
+[[nodiscard]] std::filesystem::path checkpoint_in(const std::filesystem::path& source);
+
 }  // namespace dstrain

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
+#include "engine/data/text/format.h"
 #include "engine/data/text/split.h"
 #include "engine/data/text/tokenise.h"
 #include "engine/data/text/tokenizer_source.h"
@@ -117,6 +119,45 @@ std::vector<TextSample> sample_prompts(const DataConfig& data, const std::string
                        .end_token = open.file.summary().end});
   }
   return samples;
+}
+
+std::vector<TextQuestion> test_questions(const DataConfig& data, const std::string& model_weights,
+                                         std::int64_t count, ProgressSink* progress) {
+  if (is_generated(dataset_row(data.name))) return {};
+  DataConfig whole = data;
+  whole.loss = LossOn::all;  // else a long prompt would leave its sample out
+  whole.too_long = TooLong::truncate;
+  const OpenSplit open = open_split(whole, true, tokenizer_source(data, model_weights), progress);
+  const auto tokenizer = Tokenizer::open(tokenizer_file(data, model_weights));
+  std::vector<TextQuestion> questions;
+  std::map<std::int64_t, std::size_t> by_record;
+  for (const std::uint32_t at : open.selection.samples) {
+    if (count > 0 && std::ssize(questions) >= count) break;
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.file.length(at)));
+    std::vector<std::uint8_t> said(tokens.size(), 1);  // by the model, of chats as marks say
+    open.file.copy(at, tokens, said);
+    const std::size_t response = open.file.sample(at).response;
+    std::vector<std::int32_t> prompt(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(response)), answer;
+    for (std::size_t t = response; t < tokens.size(); ++t)
+      if (said[t] != 0) answer.push_back(static_cast<std::int32_t>(tokens[t]));
+    tokens.resize(response);
+    by_record.emplace(open.file.sample(at).record, questions.size());
+    questions.push_back({.prompt_tokens = std::move(tokens),
+                         .prompt = tokenizer->decode(prompt, false),
+                         .answers = {tokenizer->decode(answer)}});
+  }
+  // Token files keep one answer of each record.
+  std::int64_t before = 0, last = -1;
+  for (const auto& file : open.sources.files) {
+    text_format(data).read(data, open.sources, file, "", [&](Record&& record) {
+      last = before + record.number - 1;
+      const auto found = by_record.find(last);
+      if (found != by_record.end() && !record.answers.empty())
+        questions[found->second].answers = std::move(record.answers);
+    });
+    before = last + 1;
+  }
+  return questions;
 }
 
 std::vector<ShownSample> show_samples(const DataConfig& data, Split split,

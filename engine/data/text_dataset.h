@@ -33,6 +33,17 @@ struct TextSample {
                                                      const std::string& model_weights, int count,
                                                      ProgressSink* progress);
 
+/// A sample of the test split as a model is asked.
+struct TextQuestion {
+  std::vector<std::int64_t> prompt_tokens;
+  std::string prompt;
+  std::vector<std::string> answers;  ///< that are right, one at least; an empty one: there is none
+};
+/// The first `count` of the test split (0: all), of which no prompt is cut.
+[[nodiscard]] std::vector<TextQuestion> test_questions(const DataConfig& data,
+                                                       const std::string& model_weights,
+                                                       std::int64_t count, ProgressSink* progress);
+
 /// A sample as training sees it.
 struct ShownSample {
   struct Piece {

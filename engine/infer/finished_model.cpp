@@ -126,7 +126,8 @@ FinishedModel open_run(const fs::path& source, const FinishedModelOptions& optio
                                          .experts = recipe.experts,
                                          .fp16 = options.dtype == at::kHalf}),
       .tokenizer = recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer,
-      .what = fmt::format("{}, step {}", source.string(), weights.reader().state().step)};
+      .what = fmt::format("{}, step {}", source.string(), weights.reader().state().step),
+      .recipe = recipe};
   require_text(found.model, found.what);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   load_values(found.model, recipe.lora.rank > 0 ? merged(weights.model(), recipe.lora, read) : read,

@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "engine/models/model.h"
+#include "engine/recipe/recipe.h"
 
 /// A model that is asked, not trained.
 namespace dstrain {
@@ -21,6 +23,7 @@ struct FinishedModel {
   Model model;                      ///< without adapters: they are in the weights
   std::filesystem::path tokenizer;  ///< folder or file; empty: unknown
   std::string what;                 ///< for people: "runs/a, step 400"
+  std::optional<Recipe> recipe = {};  ///< of a run
   int positions = 0;                ///< that the model was trained for; 0: not said
 };
 

@@ -5,10 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/base/log.h"
-#include "engine/base/run_layout.h"
 #include "engine/checkpoint/base_weights.h"
-#include "engine/checkpoint/best_checkpoint.h"
 #include "engine/models/family.h"
 #include "engine/models/trainable.h"
 #include "engine/recipe/load.h"
@@ -33,28 +30,6 @@ Model trained_model(const CheckpointReader& reader, const Recipe& recipe) {
 }
 
 }  // namespace
-
-std::filesystem::path checkpoint_in(const std::filesystem::path& source) {
-  if (parse_checkpoint_name(source)) return source;
-  std::vector<std::string> problems;
-  const std::filesystem::path folder = find_checkpoints_folder(source);
-  if (const auto best = best_step(folder); best && best->load) {
-    for (const CheckpointInfo& one : list_checkpoints(folder, /*full=*/false)) {
-      if (one.step != best->step) continue;
-      const CheckpointInfo whole = inspect_checkpoint(one.path, /*full=*/true);
-      if (whole.valid) return whole.path;
-      log_warning("the best checkpoint is passed over: {}", whole.problem);
-    }
-  }
-  const auto newest = newest_valid(folder, problems);
-  if (!newest) {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("{} holds no valid checkpoint{}", source.string(),
-                            problems.empty() ? "" : ": " + problems.front()),
-                "look with `dstrain checkpoint list`");
-  }
-  return newest->path;
-}
 
 std::optional<std::vector<float>> read_tensor(const WeightSource& source, const Model& model,
                                               const Piece& part) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/best_checkpoint.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
@@ -14,10 +15,6 @@
 
 /// What a checkpoint holds, as a model: for exports and for models that answer.
 namespace dstrain {
-
-/// `source` where it is a checkpoint, else the newest valid one of the run there.
-/// Error{checkpoint}: none is.
-[[nodiscard]] std::filesystem::path checkpoint_in(const std::filesystem::path& source);
 
 /// A whole tensor of `model` out of `source`; nothing where no weight of the model has that name.
 [[nodiscard]] std::optional<std::vector<float>> read_tensor(const WeightSource& source,

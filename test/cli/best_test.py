@@ -73,6 +73,27 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (found["step"], found["value"]) == best and len(found["evaluations"]) == 6, found
         assert best[0] in kept(whole) and 24 in kept(whole), kept(whole)
 
+    # A finished run is evaluated as it was, on as many ranks to the bit, on others nearly; also a checkpoint, and weights of a folder.
+    whole = only_run(scratch / "whole-loss")
+    found = json.loads((whole / "best.json").read_text())
+    for ranks, share in ((2, 0.0), (1, 1e-6), (3, 1e-6)):
+        batch = [] if ranks != 3 else ["--set", "batch.global=66", "--set", "batch.micro=22"]
+        text = expect_success(run("evaluate", whole, "--ranks", ranks, *batch))
+        made = max((whole / "evaluations").glob("*/evaluation.json"), key=lambda path: path.stat().st_mtime_ns)
+        got = json.loads(made.read_text())
+        assert abs(got["loss"] - found["value"]) <= share * found["value"] and got["step"] == found["step"] and got["ranks"] == ranks, (got, found)
+        assert f"step-{found['step']:08}: accuracy" in text and got["samples"] == 360, text
+    text = expect_success(run("evaluate", whole / f"checkpoints/step-{kept(scratch / 'whole-loss')[-1]:08}", "--ranks", 2))
+    assert f"step-{kept(scratch / 'whole-loss')[-1]:08}: accuracy" in text, text
+    expect_success(run("checkpoint", "export", whole, scratch / "folder"))
+    text = expect_success(run("evaluate", "quickstart", "--ranks", 1, "--set", f"model.weights={scratch / 'folder'}", "--set", "model.layers=2",
+                              "--set", f"run.output={scratch / 'folder-runs'}"))
+    got = json.loads(next((scratch / "folder-runs").glob("*/evaluation.json")).read_text())
+    assert abs(got["loss"] - found["value"]) <= 1e-6 * found["value"] and "the recipe's weights: accuracy" in text, (got, found)
+    for source, what in ((scratch, "is neither a run nor a checkpoint"), ("nowhere", "no folder, no file and no recipe's name")):
+        done = run("evaluate", source)
+        assert done.returncode == 64 and what in done.stderr, (done.returncode, done.stderr)
+
     # Without checkpoints at all the best is saved; load: false leaves the newest.
     launch(scratch / "never", 12, "run.best.metric=loss", "run.checkpoint.every=never")
     assert record(scratch / "never")["step"] in kept(scratch / "never")

@@ -3,9 +3,11 @@ first step is that of transformers."""
 import json
 import os
 import pathlib
+import pty
 import subprocess
 import sys
 import tempfile
+import termios
 
 from support import ROOT, expect_success, only_run, run
 from text_files import write_tokenizer  # leaves with 77 without tokenizers
@@ -170,4 +172,56 @@ run:       {{ steps: 2, evaluate: never, output: {folder}/runs }}
     assert set(ends) == {end, tokenizer.eos_token_id}, ends
     assert (folder / "exported/chat_template.jinja").read_text() == TEMPLATE
     transformers.AutoModelForCausalLM.from_pretrained(folder / "exported")
+    # The test split is asked and scored, of chats and of records with several right answers.
+    def asked(*words):
+        done = run("generate", only_run(folder / "runs0"), "--cpu", "--tokens", 8, "-o", folder / "asked.jsonl", *words)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
+        mean = [100 * sum(one[key] for one in lines) / len(lines) for key in ("exact_match", "f1")]
+        assert f"exact match {mean[0]:.2f} %, F1 {mean[1]:.2f} % of {len(lines)} answers" in done.stderr, (mean, done.stderr)
+        return lines
+    lines = asked("--data", recipe, "--set", "data.test_share=0.3", "--test", 0)
+    questions = {tokenizer.apply_chat_template(chat[:-1], tokenize=False, add_generation_prompt=True, chat_template=UNMARKED): chat[-1]["content"]
+                 for chat in CHATS}
+    assert 1 <= len(lines) < len(CHATS) and all(questions[one["prompt"]] == one["right"][0] for one in lines), lines
+    (folder / "squad").mkdir()
+    entry = dict(context="The Broncos won.", qas=[
+        dict(id="1", question="Who won?", answers=[dict(text="The Broncos", answer_start=0), dict(text="Broncos", answer_start=4)]),
+        dict(id="2", question="Who lost?", is_impossible=True, answers=[])])
+    for name in ("train", "dev"):
+        (folder / f"squad/{name}-v2.0.json").write_text(json.dumps(dict(data=[dict(title="x", paragraphs=[entry])])))
+    lines = asked("--data", recipe, "--set", "data.name=squad", "--set", f"data.path={folder}/squad", "--set", "data.loss=response", "--test", 2)
+    assert [one["right"] for one in lines] == [["The Broncos", "Broncos"], [""]], lines
+    assert lines[0]["prompt"] == "Question: Who won? Context: The Broncos won. Answer:", lines
+    done = run("generate", folder / "exported", "--cpu", "--test", 1)
+    assert done.returncode == 64 and "--data RECIPE" in done.stderr, done.stderr
+    # A chat at a terminal.
+    def terminal(*words):
+        ours, theirs = pty.openpty()
+        settings = termios.tcgetattr(theirs)
+        settings[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        process = subprocess.Popen([os.environ["DSTRAIN"], "generate", folder / "exported", "--cpu", "--tokens", "12", "-i"], cwd=ROOT, stdin=theirs,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=os.setsid)
+        os.close(theirs)
+        for word in words:
+            os.write(ours, word.encode() + b"\n")
+        os.write(ours, b"\x04")
+        out, told = process.communicate(timeout=120)
+        os.close(ours)
+        assert process.returncode == 0, (out, told)
+        return out, told
+    out, told = terminal("Hello", "again", f"/save {folder}/one.json", "/reset", "/system Count.", "/set temperature 0.7", "/set top-p 2", "/what", "One",
+                         f"/save {folder}/two.json")
+    assert told.count("/reset             forget") == 1 and "'2' is no number from 1e-06 to 1" in told, told
+    first, second = (json.loads((folder / name).read_text())["messages"] for name in ("one.json", "two.json"))
+    assert [m["role"] for m in first] == ["user", "assistant"] * 2 and first[2]["content"] == "again", first
+    assert [m["role"] for m in second] == ["system", "user", "assistant"] and second[0]["content"] == "Count.", second
+    assert all(m["content"] in out for m in first if m["role"] == "assistant" and m["content"].isprintable()), (first, out)
+    alone = run("generate", folder / "exported", "--cpu", "--tokens", 12, "--prompt", "Hello")
+    assert alone.returncode == 0 and alone.stdout.rstrip("\n") == first[1]["content"].rstrip("\n"), (alone.stdout, first)
+    (folder / "again.jsonl").write_text((folder / "one.json").read_text())
+    assert len(show(recipe, "--set", f"data.path={folder}/again.jsonl")[0]) == 1
+    done = run("generate", folder / "exported", "--cpu", "-i")
+    assert done.returncode == 64 and "no terminal" in done.stderr, done.stderr
     print("chat: ok")

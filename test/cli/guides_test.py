@@ -75,7 +75,7 @@ def prepare(folder):
         json.dumps({"question": f"What is {a} plus {b}?", "answer": f"{a} + {b} = {a + b}"}) + "\n" for a in range(40) for b in range(5)))
     (folder / "data/chats").mkdir()
     (folder / "data/chats/train.jsonl").write_text("".join(json.dumps({"messages": [
-        {"role": "user", "content": f"Hi{'!' * n}"}, {"role": "assistant", "content": "Hello!"}]}) + "\n" for n in range(40)))
+        {"role": "user", "content": f"Who are you?{'!' * n}"}, {"role": "assistant", "content": "A model."}]}) + "\n" for n in range(40)))
     write_tokenizer(folder / "models/Qwen2.5-0.5B")
     (folder / "models/Qwen2.5-0.5B/chat_template.jinja").write_text(
         "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace dstrain::text {
 
@@ -13,6 +14,8 @@ struct Record {
   std::string prompt = {};
   std::string response = {};
   std::string group = {};    ///< samples of one group are never split between training and test
+  /// Every right answer, where a data set has several; an empty one: there is none.
+  std::vector<std::string> answers = {};
   std::string problem = {};  ///< why it cannot be used; empty: it can
   double share = 0;          ///< of the file that has been read
 };

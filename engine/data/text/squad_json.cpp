@@ -32,6 +32,7 @@ struct Question {
   std::optional<std::string> answer;  ///< of the first answer, like `start`
   std::optional<std::int64_t> start;
   std::optional<int> num_answers;
+  std::vector<std::string> answers;  ///< all of them
   bool impossible = false;
   std::string problem;  ///< the first one
 };
@@ -67,6 +68,7 @@ class Squad final : public JsonHandler {
         return;
       case Level::answer:
         if (key_ != "text") break;
+        question().answers.push_back(value);
         if (question().num_answers == 1) {
           question().answer = std::move(value);
           add_problem(problem);
@@ -202,6 +204,8 @@ class Squad final : public JsonHandler {
         record.prompt = squad_prompt(*question.text, *context_);
         record.response = squad_response(question.impossible ? kUnanswerable : *question.answer);
         record.group = *context_;
+        record.answers = std::move(question.answers);
+        if (question.impossible) record.answers = {""};
       }
       sink_(std::move(record));
     }

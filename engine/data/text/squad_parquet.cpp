@@ -39,6 +39,8 @@ void read_squad_parquet(const std::filesystem::path& file, bool unanswerable,
           record.prompt = squad_prompt(row[0]->texts[0], row[1]->texts[0]);
           record.response = squad_response(answers.empty() ? kUnanswerable : answers[0]);
           record.group = row[1]->texts[0];
+          record.answers.assign(answers.begin(), answers.end());
+          if (answers.empty()) record.answers = {""};
         }
         sink(std::move(record));
       });

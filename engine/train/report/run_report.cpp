@@ -253,7 +253,11 @@ void RunReport::evaluation(const EvaluationTotals& totals,
 }
 
 std::string RunReport::describe(const EvaluationTotals& totals) const {
-  if (session_.model().is_language()) {
+  return describe_evaluation(totals, session_.model().is_language());
+}
+
+std::string describe_evaluation(const EvaluationTotals& totals, bool language) {
+  if (language) {
     return fmt::format("loss {:.4f}, perplexity {:.2f}, next-token accuracy {} on {:.0f} tokens",
                        totals.loss, std::exp(totals.loss), format_share(totals.top1, 2),
                        totals.targets);

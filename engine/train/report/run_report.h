@@ -19,6 +19,9 @@
 
 namespace dstrain {
 
+/// "loss 0.4123, perplexity 1.51, ..." of language, "accuracy 91.20%, ..." of images.
+[[nodiscard]] std::string describe_evaluation(const EvaluationTotals& totals, bool language);
+
 /// What rank 0 says of a run: to a person, to metrics.jsonl and TensorBoard, to events.jsonl.
 class RunReport {
  public:

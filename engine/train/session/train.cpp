@@ -17,6 +17,7 @@
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/memory_errors.h"
 #include "engine/train/session/agree.h"
+#include "engine/train/session/evaluate.h"
 #include "engine/train/session/stop_signal.h"
 #include "engine/train/session/trainer.h"
 #include "engine/train/session/verify.h"
@@ -99,6 +100,11 @@ int train(const TrainOptions& options) {
     }();
     const bool chosen = loaded.recipe.precision.compute == ComputeType::automatic;
     settle_compute(loaded, limits_on_all(world, record), world.device.name);
+    if (!options.evaluate.empty()) {
+      evaluate_finished(loaded, world, options.evaluate, record);
+      leave(*world.store, {.rank = world.rank, .size = world.size});
+      return;
+    }
     if (options.verify_steps > 0) {
       code = run_verification(loaded, world, options.verify_steps, record);
       return;
