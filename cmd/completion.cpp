@@ -66,7 +66,7 @@ std::string bash_script(const std::map<std::string, std::string>& words) {
 }}
 _dstrain() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= word
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+  for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}"; do
     _dstrain_words "${{command:+$command }}$word" >/dev/null && command="${{command:+$command }}$word"
   done
   if [ "$before" = --set ]; then
@@ -74,16 +74,16 @@ _dstrain() {{
     compopt -o nospace 2>/dev/null
     return
   fi
-  local words=$(_dstrain_words "$command")
+  local offered=$(_dstrain_words "$command")
   case "$cur,$command" in
     -*) ;;
-    *,launch | *,plan | *,verify | *,recipe\ * | *,bench\ *) words="$words {}";;
+    *,launch | *,plan | *,verify | *,recipe\ * | *,bench\ *) offered="$offered {}";;
   esac
   case "$cur,$command" in
     -* | *,) ;;
     *) COMPREPLY=($(compgen -f -- "$cur"));;
   esac
-  COMPREPLY+=($(compgen -W "$words" -- "$cur"))
+  COMPREPLY+=($(compgen -W "$offered" -- "$cur"))
 }}
 complete -o filenames -F _dstrain dstrain
 )",
@@ -115,7 +115,8 @@ std::string script(const std::string& shell, const CLI::App& root) {
   const std::map<std::string, std::string> words = words_by_command(root);
   if (shell == "fish") return fish_script(words);
   if (shell == "zsh")
-    return "#compdef dstrain\nautoload -Uz bashcompinit && bashcompinit\n" + bash_script(words);
+    return "#compdef dstrain\nautoload -Uz bashcompinit && bashcompinit\n" + bash_script(words) +
+           "_bash_complete -o filenames -F _dstrain\n";  // this file is the first call
   return bash_script(words);
 }
 

@@ -59,7 +59,14 @@ with tempfile.TemporaryDirectory(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/t
     assert re.fullmatch(rf"dstrain-{re.escape(VERSION)}-py3-none-manylinux_2_\d\d_\w+\.whl", wheel.name), wheel
     assert wheel.stat().st_size < 70e6, wheel.stat().st_size
     names, metadata = metadata_of(wheel)
+    # Images and the environment name this wheel, the packages of scripts/setup, and no root user.
+    recipes = {name: (scratch / "dist" / name).read_text() for name in ("Dockerfile", "dstrain.def", "environment.yml")}
+    for name, text in recipes.items():
+        assert wheel.name in text and not re.search(r"@[A-Z]+@", text), text
+        assert name == "environment.yml" or re.search(r"^[^#]*\btorch==[\d.]+ pyarrow==\S+ nvidia-nvjpeg==", text, re.M), text
+    assert re.search(r"^USER dstrain$", recipes["Dockerfile"], re.M) and "pip:\n      - ./" in recipes["environment.yml"], recipes
     torch = re.search(r"^__version__ = '([\d.]+)", (pathlib.Path(SITE) / "torch/version.py").read_text(), re.M)[1]
+    assert all(f" torch=={torch} " in recipes[name] for name in ("Dockerfile", "dstrain.def")), recipes
     for line in (f"Version: {VERSION}", f"Requires-Dist: torch=={torch}", "Provides-Extra: parquet", "Provides-Extra: jpeg"):
         assert line in metadata.splitlines(), metadata
 
