@@ -3,8 +3,14 @@
 
 #include "cmd/command.h"
 #include "cmd/completion_words.h"
+#include "cmd/version.h"
 #include "engine/base/output.h"
 #include "engine/train/execute/memory_errors.h"
+
+/// The build that this library is of; compared by load_engine (engine/base/torch_folder.h).
+extern "C" __attribute__((visibility("default"))) const char* dstrain_engine_build() {
+  return dstrain::kVersion;
+}
 
 /// The commands that need LibTorch; called by `dstrain` with its own arguments.
 extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int argc, char** argv) {

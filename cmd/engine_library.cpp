@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cmd/version.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/job_environment.h"
@@ -39,6 +40,10 @@ Error loading_error(const std::filesystem::path& library, const std::string& rea
     return {ErrorKind::hosts, fmt::format("the engine is not there: {}", library.string()),
             "install dstrain anew: bin/dstrain and lib/dstrain belong together"};
   }
+  if (reason.starts_with(kOtherBuild)) {
+    return {ErrorKind::hosts, fmt::format("cannot load {}: {}", library.string(), reason),
+            "install dstrain anew: bin/dstrain and lib/dstrain belong together"};
+  }
   if (search.site.empty()) {
     const TorchVersion wanted = built_torch_version();
     return {ErrorKind::hosts, no_torch_text(search, wanted), no_torch_advice(wanted)};
@@ -70,7 +75,7 @@ int run_engine_library(int argc, char** argv) {
   const TorchSearch search = locate_torch(own_torch_places());
   std::string reason;
   // Without a wheel that serves, LibTorch may still be where the loader looks.
-  void* handle = load_engine(library, search.site, reason);
+  void* handle = load_engine(library, search.site, kVersion, reason);
   if (handle == nullptr) {
     const Error error = loading_error(library, reason, search);
     record_failure(error);

@@ -132,6 +132,17 @@ class Search {
   TorchSearch found_;
 };
 
+/// The first line in which two texts of builds differ, of `one`.
+std::string differing_line(const std::string& one, const std::string& other) {
+  std::istringstream lines(one);
+  std::istringstream others(other);
+  std::string line;
+  std::string beside;
+  while (std::getline(lines, line) && std::getline(others, beside) && line == beside) {
+  }
+  return line;
+}
+
 /// The folder that torch/lib/libtorch_cpu.so of this process is in, two above.
 int find_torch_site(dl_phdr_info* info, std::size_t, void* site) {
   const fs::path file = info->dlpi_name;
@@ -189,7 +200,8 @@ std::string why_torch_does_not_serve(const fs::path& site, const TorchVersion& w
 
 TorchSearch locate_torch(const TorchPlaces& places) { return Search(places).run(); }
 
-void* load_engine(const fs::path& library, const fs::path& site, std::string& error) {
+void* load_engine(const fs::path& library, const fs::path& site, const std::string& build,
+                  std::string& error) {
   if (!site.empty()) {
     // The loader takes what is loaded already for any later library that names it.
     for (const std::string& name : engine_needs(built_torch_version())) {
@@ -204,7 +216,15 @@ void* load_engine(const fs::path& library, const fs::path& site, std::string& er
     const char* words = ::dlerror();
     error = words == nullptr ? "unknown" : words;
   }
-  return handle;
+  if (handle == nullptr || build.empty()) return handle;
+  using Function = const char* (*)();
+  // The cast is how POSIX hands out functions.
+  const auto function = reinterpret_cast<Function>(::dlsym(handle, "dstrain_engine_build"));
+  const std::string found = function == nullptr ? "one that does not say which" : function();
+  if (found == build) return handle;
+  error = fmt::format("{}{}; this program is {}", kOtherBuild, differing_line(found, build),
+                      differing_line(build, found));
+  return nullptr;
 }
 
 std::string no_torch_text(const TorchSearch& search, const TorchVersion& wanted) {

@@ -50,9 +50,13 @@ struct TorchPlaces {
 
 /// Loads an engine library, the LibTorch of `site` before it, so that no variable of the loader is
 /// needed and none that is set leads to another LibTorch; with an empty `site` what the loader
-/// finds. Null, and why in `error`, when it cannot be loaded.
+/// finds. Null, and why in `error`, when it cannot be loaded or is of another build than `build`,
+/// which its dstrain_engine_build() returns; an empty `build` compares nothing.
 [[nodiscard]] void* load_engine(const std::filesystem::path& library,
-                                const std::filesystem::path& site, std::string& error);
+                                const std::filesystem::path& site, const std::string& build,
+                                std::string& error);
+/// Begins the error of an engine of another build.
+inline constexpr const char* kOtherBuild = "it is of another build: ";
 
 /// The sentence for a search that found nothing, and what to do about it.
 [[nodiscard]] std::string no_torch_text(const TorchSearch& search, const TorchVersion& wanted);

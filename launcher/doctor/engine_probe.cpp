@@ -57,9 +57,9 @@ int collect_path(dl_phdr_info* info, std::size_t, void* list) {
 }
 
 /// In the child: one line "kind\tname\tversion\tpath" per fact.
-std::string load(const fs::path& library, const fs::path& site) {
+std::string load(const fs::path& library, const fs::path& site, const std::string& build) {
   std::string error;
-  void* handle = load_engine(library, site, error);
+  void* handle = load_engine(library, site, build, error);
   if (handle == nullptr) return fmt::format("error\t{}\t\t\n", error);
   std::string text = "loads\t\t\t\n";
   std::vector<std::string> paths;
@@ -113,7 +113,8 @@ EngineFacts parse(const std::string& text, const fs::path& library) {
 
 }  // namespace
 
-EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limit) {
+EngineFacts probe_engine(const fs::path& library, const std::string& build,
+                         std::chrono::milliseconds limit) {
   const TorchSearch search = locate_torch(own_torch_places());
   Pipe pipe = make_pipe();
   const pid_t parent = ::getpid();
@@ -124,7 +125,7 @@ EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limi
     if (::getppid() != parent) ::_exit(1);
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
-    const std::string text = load(library, search.site);
+    const std::string text = load(library, search.site, build);
     const bool written =
         ::write(pipe.write.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
     // Without the libraries' own endings: they are none of this child's business.

@@ -166,7 +166,7 @@ Inspection inspect(const InspectOptions& options) {
   found.ptrace_scope = static_cast<int>(
       to_number(read_first_line(roots.proc / "sys" / "kernel" / "yama" / "ptrace_scope"), -1));
   if (!options.engine_library.empty())
-    found.engine = probe_engine(options.engine_library, kLoadLimit);
+    found.engine = probe_engine(options.engine_library, options.build, kLoadLimit);
   found.clock_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();

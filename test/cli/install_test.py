@@ -74,6 +74,19 @@ with tempfile.TemporaryDirectory() as scratch:
     for how in ({"DSTRAIN_SITE_PACKAGES": SITE}, {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}, {"CONDA_PREFIX": sys.prefix}):
         done = run("checkpoint", "list", scratch / "runs", **how)
         assert done.returncode != 69, (how, done.stderr)
+    # An engine of another build is refused, by the command and by doctor.
+    engine = tree / "lib/dstrain/libdstrain_engine.so"
+    engine.rename(scratch / "engine")
+    build_text = run("--version").stdout.strip().split("\n")
+    build_text[2] = "LibTorch 2.99.0 for CUDA 13.0"
+    source = 'const char* dstrain_engine_build(void) { return "%s"; } int dstrain_engine_main() { return 0; }' % "\\n".join(build_text)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", engine], input=source, text=True, check=True)
+    done = run("plan", "quickstart", DSTRAIN_SITE_PACKAGES=SITE)
+    words = f"{engine}: it is of another build: LibTorch 2.99.0 for CUDA 13.0; this program is LibTorch 2."
+    assert done.returncode == 69 and words in done.stderr and "belong together" in done.stderr, done
+    done = run("doctor", DSTRAIN_SITE_PACKAGES=SITE)
+    assert done.returncode == 69 and "the engine cannot be loaded: it is of another build" in done.stdout, done
+    (scratch / "engine").rename(engine)
     moved = tree.rename(scratch / "moved")
     done = run("plan", "quickstart", "--ranks", "2", program=moved / "bin/dstrain", DSTRAIN_SITE_PACKAGES=SITE)
     assert done.returncode == 0 and "memory" in done.stdout, done.stdout + done.stderr

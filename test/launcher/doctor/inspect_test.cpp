@@ -264,16 +264,20 @@ TEST_CASE("limits of control groups above ours count, too", "[launcher][inspect]
 TEST_CASE("the loader's words about an engine that does not load", "[launcher][inspect]") {
   dstrain::test::TempDir folder;
   const fs::path file = folder / "libdstrain_engine.so";
-  const EngineFacts absent = probe_engine(file, std::chrono::seconds(20));
+  const EngineFacts absent = probe_engine(file, "", std::chrono::seconds(20));
   CHECK_FALSE(absent.loads);
   CHECK(absent.missing == "libdstrain_engine.so");
   std::ofstream(file) << "text";
-  const EngineFacts broken = probe_engine(file, std::chrono::seconds(20));
+  const EngineFacts broken = probe_engine(file, "", std::chrono::seconds(20));
   CHECK_FALSE(broken.loads);
   CHECK(broken.missing.empty());
   CHECK(broken.error.find("file too short") != std::string::npos);
   // A library of the system stands for one that loads.
-  const EngineFacts good = probe_engine("libm.so.6", std::chrono::seconds(20));
+  const EngineFacts good = probe_engine("libm.so.6", "", std::chrono::seconds(20));
   CHECK(good.loads);
   CHECK(good.error.empty());
+  const EngineFacts other = probe_engine("libm.so.6", "dstrain 9\nof a", std::chrono::seconds(20));
+  CHECK_FALSE(other.loads);
+  CHECK(other.error ==
+        "it is of another build: one that does not say which; this program is dstrain 9");
 }
