@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -63,7 +64,7 @@ std::int64_t resident_bytes() {
   std::int64_t total = 0;
   std::int64_t resident = 0;
   file >> total >> resident;
-  return resident * 4096;
+  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 constexpr std::int64_t kMiB = 1 << 20;
