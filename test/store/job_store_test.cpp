@@ -212,7 +212,7 @@ TEST_CASE("a job's store that nobody serves, or whose port is taken, is an error
   REQUIRE(contains(nowhere, "'no-such-host.invalid' stands for no address"));
 }
 
-TEST_CASE("256 clients find each other within two seconds", "[store]") {
+TEST_CASE("256 clients find each other within two seconds", "[store][not_emulated]") {
   constexpr std::size_t kClients = 256;
   Listener listener;
   const auto start = Clock::now();
