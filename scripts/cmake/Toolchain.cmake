@@ -34,6 +34,8 @@ target_compile_options(dstrain_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   target_compile_options(dstrain_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
 endif()
+# Other processors than x86-64 join a product and a sum by default, and give other digits.
+target_compile_options(dstrain_options INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>>>:-ffp-contract=off>)
 target_include_directories(dstrain_options INTERFACE ${CMAKE_SOURCE_DIR})
 
 if(DSTRAIN_SANITIZE STREQUAL "address")

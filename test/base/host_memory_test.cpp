@@ -112,7 +112,7 @@ TEST_CASE("broken files of control groups bound nothing", "[base]") {
   REQUIRE(machine.usable().bytes == 64 * kGiB);
 }
 
-TEST_CASE("a limit of the address space bounds what is usable", "[base]") {
+TEST_CASE("a limit of the address space bounds what is usable", "[base][not_emulated]") {
   const pid_t child = ::fork();
   if (child == 0) {
     const rlimit limit{.rlim_cur = std::size_t{200} << 30, .rlim_max = RLIM_INFINITY};

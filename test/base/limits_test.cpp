@@ -64,7 +64,7 @@ TEST_CASE("a file that may not grow is an error of its write, with the limit", "
                     "RLIMIT_FSIZE)");
 }
 
-TEST_CASE("a stack that is too small is refused by name", "[base][limits]") {
+TEST_CASE("a stack that is too small is refused by name", "[base][limits][not_emulated]") {
   const std::string said =
       said_under(RLIMIT_STACK, 64 << 10, [] { return reason_of([] { prepare_limits(); }); });
   CHECK(said ==
@@ -74,7 +74,8 @@ TEST_CASE("a stack that is too small is refused by name", "[base][limits]") {
         "ok");
 }
 
-TEST_CASE("a thread that finds no room is told from one that the system refuses", "[base][limits]") {
+TEST_CASE("a thread that finds no room is told from one that the system refuses",
+          "[base][limits][not_emulated]") {
   const auto code = std::make_error_code(std::errc::resource_unavailable_try_again);
   CHECK_FALSE(address_space_error(std::make_error_code(std::errc::io_error)).has_value());
   const std::string said = said_under(RLIMIT_AS, rlim_t{1} << 40, [&] {

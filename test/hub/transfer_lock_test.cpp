@@ -24,7 +24,7 @@ using test::TempDir;
 
 constexpr auto kNever = [] { return false; };
 
-TEST_CASE("one of many holds the lock at a time", "[hub]") {
+TEST_CASE("one of many holds the lock at a time", "[hub][not_emulated]") {
   const TempDir folder;
   std::atomic<int> inside = 0, most = 0, turns = 0;
   std::vector<std::thread> threads;
@@ -43,7 +43,7 @@ TEST_CASE("one of many holds the lock at a time", "[hub]") {
   CHECK(fs::is_empty(folder.path() / "locks"));
 }
 
-TEST_CASE("whoever waits leaves when the work is done", "[hub]") {
+TEST_CASE("whoever waits leaves when the work is done", "[hub][not_emulated]") {
   const TempDir folder;
   const TransferLock first(folder.path() / "a", folder.path() / "part", kNever);
   std::atomic<bool> done = false;

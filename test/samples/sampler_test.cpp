@@ -64,7 +64,7 @@ TEST_CASE("lines of processes are psrecord's, to the byte", "[samples]") {
         "       1.500      187.250        1.500       10.000\n");
 }
 
-TEST_CASE("a process and what it has started are counted", "[samples]") {
+TEST_CASE("a process and what it has started are counted", "[samples][not_emulated]") {
   const std::vector<pid_t> own = rank_processes();
   CHECK(std::ranges::count(own, ::getpid()) == 1);
   const pid_t child = ::fork();
@@ -84,7 +84,8 @@ TEST_CASE("a process and what it has started are counted", "[samples]") {
   CHECK(sampled == Approx(static_cast<double>(host_resident_bytes())).epsilon(0.2));
 }
 
-TEST_CASE("files are begun once, go on after a restart and end in whole lines", "[samples]") {
+TEST_CASE("files are begun once, go on after a restart and end in whole lines",
+          "[samples][not_emulated]") {
   const TempDir dir;
   for (int start = 0; start < 2; ++start) {
     const Sampler sampler({.folder = dir.path(), .suffix = "-n2", .interval_s = 0.01});

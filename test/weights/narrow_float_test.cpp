@@ -35,7 +35,8 @@ TEST_CASE("floats narrow as LibTorch's, ties and specials included", "[models]")
       return std::isnan(half_to_float(float_to_half(value))) &&
              std::isnan(bfloat16_to_float(float_to_bfloat16(value)));
     }
-    return float_to_half(value) == c10::Half(value).x &&
+    // On aarch64 Half takes no float.
+    return float_to_half(value) == c10::detail::fp16_ieee_from_fp32_value(value) &&
            float_to_bfloat16(value) == c10::BFloat16(value).x;
   };
   int wrong = 0;

@@ -17,7 +17,7 @@ std::string quoted(std::string_view text, std::size_t limit = kShown) {
   std::size_t end = 0;
   while (end < std::min(text.size(), limit)) end += code_point_at(text, end).length;
   std::string line(text.substr(0, end));
-  std::ranges::replace_if(line, [](char c) { return c >= 0 && c < ' '; }, ' ');
+  std::ranges::replace_if(line, [](unsigned char c) { return c < ' '; }, ' ');
   return fmt::format("'{}{}'", line, end < text.size() ? "..." : "");
 }
 

@@ -33,7 +33,7 @@ TEST_CASE("logs of 8 ranks with 10^4 lines each are complete and whole",
   for (int rank = 0; rank < 8; ++rank) CHECK((job.log(rank) == expected_lines(rank, 10000)));
 }
 
-TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][alone]") {
+TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, {"lines", "300000", "print", "end"},
           {.ranks = 1, .console_to_pipe_unread = true});
@@ -164,7 +164,7 @@ TEST_CASE("environment.json holds no secret, and is its owner's alone under ever
 }
 
 TEST_CASE("a launcher that is killed leaves nothing in the run directory but the run's files",
-          "[launcher][output][alone]") {
+          "[launcher][output][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, {"print", "ready", "sleep", "60000"}, {.ranks = 1});
   REQUIRE(job.prints("ready"));

@@ -52,7 +52,7 @@ bool stack_has(const nlohmann::json& group, const std::string& part) {
 }  // namespace
 
 TEST_CASE("an endless loop ends the job, named with its function and what others wait in",
-          "[launcher][hang][alone]") {
+          "[launcher][hang][alone][not_emulated]") {
   const TempDir directory;
   Job job(directory, all_but(2, 11, {"loop-forever"}), ranks(4));
   const int code = job.wait();
@@ -139,7 +139,7 @@ TEST_CASE("a rank that skips an all-reduce and waits in the next collective is n
 }
 
 TEST_CASE("a rank that reads a pipe which nobody writes is named with the pipe",
-          "[launcher][hang][alone]") {
+          "[launcher][hang][alone][not_emulated]") {
   const TempDir directory;
   const std::string fifo = (directory / "train.fifo").string();
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -154,7 +154,7 @@ TEST_CASE("a rank that reads a pipe which nobody writes is named with the pipe",
 }
 
 TEST_CASE("a rank that the kernel holds does not keep the report waiting",
-          "[launcher][hang][alone]") {
+          "[launcher][hang][alone][not_emulated]") {
   const TempDir directory;
   Job job(directory, all_but(0, 4, {"enter", "7", "save", "vfork"}), ranks(4));
   const auto start = Clock::now();

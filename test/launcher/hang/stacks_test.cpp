@@ -73,7 +73,8 @@ std::string take(pid_t process, milliseconds limit = kLimit) {
 
 }  // namespace
 
-TEST_CASE("the stack of an endless loop names its function, then its callers", "[stacks]") {
+TEST_CASE("the stack of an endless loop names its function, then its callers",
+          "[stacks][not_emulated]") {
   const Started rank({"enter", "1", "work", "loop-forever"});
   rank.wait_until_entered();
   const std::string text = take(rank.pid());
@@ -86,7 +87,7 @@ TEST_CASE("the stack of an endless loop names its function, then its callers", "
   REQUIRE(process_state(rank.pid()) == 'R');
 }
 
-TEST_CASE("a rank stopped by SIGSTOP shows its stack and stays stopped", "[stacks]") {
+TEST_CASE("a rank stopped by SIGSTOP shows its stack and stays stopped", "[stacks][not_emulated]") {
   const Started rank({"enter", "1", "work", "loop-forever"});
   rank.wait_until_entered();
   ::kill(rank.pid(), SIGSTOP);
@@ -100,7 +101,7 @@ TEST_CASE("a rank stopped by SIGSTOP shows its stack and stays stopped", "[stack
   rank.wait_for_state('R');
 }
 
-TEST_CASE("a rank that waits for a pipe shows the pipe's path", "[stacks]") {
+TEST_CASE("a rank that waits for a pipe shows the pipe's path", "[stacks][not_emulated]") {
   const dstrain::test::TempDir directory;
   const std::string fifo = (directory / "train.fifo").string();
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -111,7 +112,8 @@ TEST_CASE("a rank that waits for a pipe shows the pipe's path", "[stacks]") {
   REQUIRE_THAT(text, Contains("[kernel] openat(" + fifo + ")") && Contains("read_fifo"));
 }
 
-TEST_CASE("a rank that the kernel holds is shown as /proc tells it, at once", "[stacks]") {
+TEST_CASE("a rank that the kernel holds is shown as /proc tells it, at once",
+          "[stacks][not_emulated]") {
   const Started rank({"enter", "1", "save", "vfork"});
   rank.wait_until_entered();
   rank.wait_for_state('D');

@@ -25,7 +25,7 @@ void wait_for_all(const Job& job) {
 
 }  // namespace
 
-TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss][alone]") {
+TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);
@@ -34,7 +34,8 @@ TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss][alone]")
   CHECK(job.is_gone(milliseconds(2000)));
 }
 
-TEST_CASE("kill -9 of the agent leaves nothing and is reported", "[launcher][loss][alone]") {
+TEST_CASE("kill -9 of the agent leaves nothing and is reported",
+          "[launcher][loss][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);
@@ -56,7 +57,8 @@ TEST_CASE("a controller killed at any moment of the start leaves nothing",
   CHECK(job.is_gone(milliseconds(2000)));
 }
 
-TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job", "[launcher][loss][alone]") {
+TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job",
+          "[launcher][loss][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);

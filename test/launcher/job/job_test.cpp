@@ -234,7 +234,8 @@ TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure",
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launcher][job][alone]") {
+TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped",
+          "[launcher][job][alone][not_emulated]") {
   TempDir directory;
   Job job(directory,
           {"ignore-term", "daemon", "child", "print", "ready", "on", "1", "signal", "19", "all",
@@ -251,7 +252,7 @@ TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launch
 }
 
 TEST_CASE("daemonised grandchildren and children of a rank end with the job",
-          "[launcher][job][alone]") {
+          "[launcher][job][alone][not_emulated]") {
   TempDir directory;
   Job job(directory, {"daemon", "child", "print", "done"}, {.ranks = 2});
   REQUIRE(job.wait() == 0);
@@ -311,7 +312,8 @@ TEST_CASE("a failure of one job leaves another one alone", "[launcher][job][alon
   CHECK(contains(survivor.output(), "went on"));
 }
 
-TEST_CASE("four ranks run their first line within half a second", "[launcher][job][alone]") {
+TEST_CASE("four ranks run their first line within half a second",
+          "[launcher][job][alone][not_emulated]") {
   TempDir directory;
   const auto start = Clock::now();
   Job job(directory, {"print", "first line"}, {.ranks = 4});
