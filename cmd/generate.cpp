@@ -234,12 +234,14 @@ class AnswerLines {
   int without_room_ = 0;
 };
 
-/// Answers at once: as many as there are, as memory has room for, and 64 at most.
+/// Answers at once: as many as there are, as memory has room for, and at most 512, on a CPU 64.
 int batch_for(const GenerateArguments& arguments, const Model& model, at::ScalarType dtype,
               const DeviceFacts& device, std::size_t answers, std::int64_t capacity) {
-  constexpr std::int64_t kMost = 64;
-  std::int64_t batch = std::min(kMost, static_cast<std::int64_t>(answers));
-  const Bytes row = capacity * CachedModel::token_bytes(model, dtype);
+  std::int64_t batch = std::min<std::int64_t>(device.is_cuda() ? 512 : 64,
+                                              static_cast<std::int64_t>(answers));
+  // Scores of the vocabulary are held in fp32, and once more while one is chosen.
+  const Bytes row = capacity * CachedModel::token_bytes(model, dtype) +
+                    Bytes{8} * static_cast<Bytes>(model.vocab_size);
   if (device.is_cuda() && row > 0) {
     const MemoryFigures memory = memory_figures(device.device);
     const Bytes room = (memory.device_total - memory.device_used) / 10 * 8;
@@ -432,7 +434,7 @@ Command add_generate(CLI::App& root) {
   app->add_option("--seed", options->write.seed,
                   "Of random choices: the same answers at any --batch. Default 42.");
   app->add_option("--batch", options->batch,
-                  "Answers written at once; 0 (default): as many as fit, 64 at most.")
+                  "Answers written at once; 0 (default): as many as fit, 512 at most, on a CPU 64.")
       ->check(number_in(0, 1 << 16));
   app->add_option("--dtype", options->dtype,
                   "fp32, bf16, fp16, or auto (default): bf16 where the GPU has its products, else "

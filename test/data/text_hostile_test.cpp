@@ -23,11 +23,11 @@ namespace fs = std::filesystem;
 constexpr const char* kParquet = "test/data/corpus/parquet";
 
 using Reader = std::function<void(const fs::path&, const RecordSink&)>;
-void squad(const fs::path& file, const RecordSink& sink) { read_squad_json(file, sink); }
-void metamathqa(const fs::path& file, const RecordSink& sink) {
+void take_squad(const fs::path& file, const RecordSink& sink) { read_squad_json(file, sink); }
+void take_metamathqa(const fs::path& file, const RecordSink& sink) {
   read_metamathqa_json(file, "", sink);
 }
-void jsonl(const fs::path& file, const RecordSink& sink) {
+void take_jsonl(const fs::path& file, const RecordSink& sink) {
   read_jsonl(file, Template("{q}", "data.prompt"), Template("{a}", "data.response"), sink);
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("hostile JSON ends a JSON data set with its place", "[text][hostile]")
   for (const HostileJson& hostile : hostile_json()) {
     CAPTURE(hostile.name);
     write_text(path, hostile.text);
-    for (const Reader& read : {Reader(squad), Reader(metamathqa)}) {
+    for (const Reader& read : {Reader(take_squad), Reader(take_metamathqa)}) {
       const auto problems = problems_of(path, read);
       REQUIRE(problems.size() == 1);
       CHECK(problems[0].starts_with(path.string() + ": byte "));
@@ -70,7 +70,7 @@ TEST_CASE("a hostile line of JSONL costs only itself", "[text][hostile]") {
     if (hostile.text.find_first_not_of(" \t\n") == std::string::npos) continue;  // a blank line
     CAPTURE(hostile.name);
     write_text(path, good + hostile.text + "\n" + good);
-    const auto problems = problems_of(path, jsonl);
+    const auto problems = problems_of(path, take_jsonl);
     REQUIRE(problems.size() == 3);
     CHECK(problems[0].empty());
     CHECK(problems[1] != "");
@@ -79,7 +79,7 @@ TEST_CASE("a hostile line of JSONL costs only itself", "[text][hostile]") {
   }
   CHECK(tried > 25);
   write_text(path, "{\"q\": 1e999, \"a\": \"2\"}");
-  CHECK(problems_of(path, jsonl)[0] ==
+  CHECK(problems_of(path, take_jsonl)[0] ==
         "byte 11 of the line: not JSON: a number beyond the range of double");
 }
 
@@ -103,11 +103,11 @@ TEST_CASE("a record that is too long is named and costs only itself", "[text][ho
   const std::string lengthy(kMaxRecordBytes, 'x');
   const fs::path lines = folder / "data.jsonl";
   write_text(lines, good + "{\"q\": \"" + lengthy + "\", \"a\": \"2\"}\n" + good);
-  CHECK(problems_of(lines, jsonl) ==
+  CHECK(problems_of(lines, take_jsonl) ==
         std::vector<std::string>{"", "16777235 bytes, a record has at most 16777216", ""});
   const fs::path json = folder / "data.json";
   write_text(json, "[{\"query\": \"a\", \"response\": \"b\"}, {\"query\": \"" + lengthy + "\"}]");
-  const auto problems = problems_of(json, metamathqa);
+  const auto problems = problems_of(json, take_metamathqa);
   REQUIRE(problems.size() == 2);
   CHECK(problems[1] == json.string() + ": byte 41: the next value has more than 16777216 bytes");
 }
@@ -145,11 +145,11 @@ TEST_CASE("mutated files of text are read or refused", "[text][hostile]") {
   };
   const Json question = squad_question("Which?", "Limmat", 19);
   try_all("squad.json", squad_file("Zürich lies on the Limmat.", {question, question}).dump(),
-          squad, 1500);
+          take_squad, 1500);
   try_all("meta.json",
           Json::array({metamathqa_entry("a", "b", "c"), metamathqa_entry("d", "e", "f")}).dump(),
-          metamathqa, 1500);
-  try_all("lines.jsonl", repeated("{\"q\": \"1+1\", \"a\": \"2\"}\n", 3), jsonl, 1500);
+          take_metamathqa, 1500);
+  try_all("lines.jsonl", repeated("{\"q\": \"1+1\", \"a\": \"2\"}\n", 3), take_jsonl, 1500);
   std::size_t seeds = 0;
   for (const auto& entry : fs::directory_iterator(kParquet)) {
     const std::string name = entry.path().filename().string();
