@@ -104,6 +104,16 @@ std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
     throw Error(ErrorKind::usage,
                 ways == 0 ? "no prompt" : "--prompt, --prompts, --test and -i exclude each other",
                 "give one of --prompt TEXT, --prompts FILE, --test N and -i");
+  const auto refuse = [](bool wrong, const char* message, const char* hint) {
+    if (wrong) throw Error(ErrorKind::usage, message, hint);
+  };
+  refuse(!arguments.data.empty() && arguments.test < 0, "--data says whose test split is asked",
+         "add --test N, or leave it out");
+  refuse(!arguments.overrides.empty() && arguments.data.empty(), "--set changes the recipe of --data",
+         "add --data RECIPE, or leave it out");
+  refuse(arguments.interactive && (!arguments.output.empty() || arguments.write.samples > 1 ||
+                                   arguments.batch > 0 || arguments.raw),
+         "-i has no -o, --samples, --batch and --raw", "/save FILE keeps a chat");
   if (arguments.interactive && ::isatty(STDIN_FILENO) != 1)
     throw Error(ErrorKind::usage, "-i: standard input is no terminal",
                 "prompts of a file are answered by --prompts FILE");
@@ -173,18 +183,15 @@ class TestScores {
 /// Answers in the order of the prompts, each written as soon as all before it are.
 class AnswerLines {
  public:
-  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, const std::string& file,
+  /// `out` is the file `name`; without a name answers go to standard output.
+  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, UniqueFd out, std::string name,
               TestScores* scores)
       : prompts_(prompts),
         scores_(scores),
         samples_(static_cast<std::size_t>(samples)),
-        waiting_(prompts.size() * samples_) {
-    if (file.empty()) return;
-    out_ = open_output_file(file, {.old = OldContent::cut,
-                                   .refused = ErrorKind::usage,
-                                   .hint = "-o FILE in a folder that is there"});
-    name_ = file;
-  }
+        waiting_(prompts.size() * samples_),
+        out_(std::move(out)),
+        name_(std::move(name)) {}
 
   void add(WrittenAnswer answer) {
     const std::size_t place = answer.prompt * samples_ + static_cast<std::size_t>(answer.sample);
@@ -261,6 +268,11 @@ int generate(GenerateArguments arguments) {
                 "most likely one",
                 "add --temperature 1, or leave them out");
   std::vector<FilePrompt> prompts = prompts_of(arguments);
+  UniqueFd output;  // before the model is read, which takes long
+  if (!arguments.output.empty())
+    output = open_output_file(arguments.output, {.old = OldContent::cut,
+                                                 .refused = ErrorKind::usage,
+                                                 .hint = "-o FILE in a folder that is there"});
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
   const at::ScalarType dtype = type_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
@@ -301,7 +313,7 @@ int generate(GenerateArguments arguments) {
     for (const TextQuestion& one : scores->questions())
       prompts.push_back({std::to_string(prompts.size() + 1), one.prompt});
   }
-  AnswerLines lines(prompts, arguments.write.samples, arguments.output,
+  AnswerLines lines(prompts, arguments.write.samples, std::move(output), arguments.output,
                     scores ? &*scores : nullptr);
   std::vector<std::vector<std::int64_t>> tokens;
   std::int64_t longest = 0;

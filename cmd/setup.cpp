@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 /// The wheels of torch and CUDA unpacked, and the largest of them packed while it is unpacked.
 constexpr Bytes kTorchBytes = 6'000'000'000;
 constexpr double kPipLimit_s = 4 * 3600;
+/// In a folder that pip has not finished: what is in it is ours and may go.
+constexpr const char* kUnfinished = ".dstrain-unfinished";
 
 struct SetupOptions {
   fs::path torch_dir;
@@ -84,6 +86,7 @@ void install_torch(const fs::path& folder, bool parquet) {
   command.insert(command.end(), {"--target", folder.string(),
                                  fmt::format("torch=={}", built_torch_version().torch)});
   if (parquet) command.emplace_back("pyarrow==" DSTRAIN_PYARROW_VERSION);
+  write_file_atomically(folder / kUnfinished, "pip puts LibTorch here\n");
   const fs::path temporary = folder / ".tmp";
   make_folder(temporary);
   ::setenv("TMPDIR", temporary.c_str(), /*overwrite=*/1);
@@ -97,6 +100,20 @@ void install_torch(const fs::path& folder, bool parquet) {
         "its last lines say why: a quota that is used up (--torch-dir names another disk), no "
         "network (pip takes mirrors by PIP_INDEX_URL), a Python older than torch takes");
   }
+  fs::remove(folder / kUnfinished, none);
+}
+
+/// Empties a folder that an earlier setup has left half finished.
+void clear_unfinished(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kUnfinished, error)) return;
+  print_error("note: {} was left half finished and is made again\n", folder.string());
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().filename() != kUnfinished) fs::remove_all(entry.path(), error);
+  if (error)
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot empty {}: {}", folder.string(), error.message()),
+                "--torch-dir names another folder");
 }
 
 /// In the tree, for all who use it; else for this user.
@@ -119,8 +136,17 @@ fs::path remember(const fs::path& site) {
 }
 
 int setup(const SetupOptions& options) {
+  if (options.torch_dir.empty()) {
+    const TorchSearch search = locate_torch(own_torch_places());
+    if (!search.site.empty()) {
+      print_text("{}: {} (by {}); --torch-dir names another\n", torch_words(built_torch_version()),
+                 search.site.string(), search.place);
+      return 0;
+    }
+  }
   const fs::path folder =
       options.torch_dir.empty() ? default_folder() : fs::absolute(options.torch_dir);
+  clear_unfinished(folder);
   std::string reason;
   auto site = serving_below(folder, reason);
   if (!site) {

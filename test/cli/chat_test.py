@@ -222,6 +222,10 @@ run:       {{ steps: 2, evaluate: never, output: {folder}/runs }}
     assert alone.returncode == 0 and alone.stdout.rstrip("\n") == first[1]["content"].rstrip("\n"), (alone.stdout, first)
     (folder / "again.jsonl").write_text((folder / "one.json").read_text())
     assert len(show(recipe, "--set", f"data.path={folder}/again.jsonl")[0]) == 1
+    for words, what in ((["-i", "-o", folder / "x"], "-i has no -o"), (["--prompt", "a", "--data", recipe], "add --test N"),
+                        (["--test", 1, "--set", "data.sequence=9"], "add --data RECIPE")):
+        done = run("generate", folder / "exported", "--cpu", *words)
+        assert done.returncode == 64 and what in done.stderr and not (folder / "x").exists(), done.stderr
     done = run("generate", folder / "exported", "--cpu", "-i")
     assert done.returncode == 64 and "no terminal" in done.stderr, done.stderr
     print("chat: ok")

@@ -213,7 +213,7 @@ run:       {{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, chec
     # What is refused.
     for words, expected in {
         (folder,): "no prompt",
-        (folder, "--prompt", "a", "--prompts", file): "together",
+        (folder, "--prompt", "a", "--prompts", file): "exclude each other",
         (folder, "--prompt", "a", "--top-k", "5"): "--temperature 0 takes the most likely",
         (folder, "--prompt", "", "--raw"): "has no token",
         (scratch / "nothing", "--prompt", "a"): "nothing",

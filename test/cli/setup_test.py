@@ -62,8 +62,16 @@ with tempfile.TemporaryDirectory() as scratch:
     assert re.search(r"--target \S+/a new/folder torch==[\d.]+ pyarrow==[\d.]+$", (home / "words").read_text(), re.M), (home / "words").read_text()
     assert sorted(path.name for path in (scratch / "a new/folder").iterdir()) == ["nvidia", "torch"]
     run("plan", "quickstart")
-    run("setup")
-    assert (home / ".cache/dstrain/torch/torch").exists()
+    # One that is found is enough; else the default folder takes it, after one that was killed, too.
+    assert f"{scratch}/a new/folder (by " in run("setup") and not (home / ".cache/dstrain/torch").exists()
+    (tree / "lib/dstrain/site-packages").unlink()
+    broken = home / ".cache/dstrain/torch/torch"
+    broken.mkdir(parents=True)
+    text = run("setup", code=64)
+    assert "--torch-dir names another folder" in text and broken.exists(), text
+    (broken.parent / ".dstrain-unfinished").write_text("")
+    assert "was left half finished and is made again" in run("setup")
+    assert (broken / "version.py").exists() and sorted(path.name for path in broken.parent.iterdir()) == ["nvidia", "torch"]
     # Without pip, and where nothing can be written.
     (home / "pip-fails").write_text("1")
     assert "neither `python3 -m pip` nor `uv` works here" in run("setup", "--torch-dir", scratch / "none", code=69)
