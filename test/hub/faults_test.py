@@ -2,6 +2,7 @@
 import hashlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,15 @@ with tempfile.TemporaryDirectory() as folder:
         fetch(hub, home)
         check_whole(home)
         assert ranges(hub) == [f"bytes={size}-"], (size, ranges(hub))
+
+    # Killed when all content was there, before the snapshot was: nothing comes again.
+    fetch(hub, home := case())
+    shutil.rmtree(blobs(home).parent / "snapshots")
+    shutil.rmtree(blobs(home).parent / "refs")
+    hub.log.clear()
+    fetch(hub, home)
+    check_whole(home)
+    assert ranges(hub) == [], ranges(hub)
 
     # A part that is not of this file costs one more transfer.
     home = case()
