@@ -68,12 +68,15 @@ Pooled pooled_cpu(const at::Tensor& x, const PoolShape& shape) {
   return {channels_last(y), channels_last(places.to(at::kByte))};
 }
 
-/// What ATen calls the places: the index in the image without channels.
-at::Tensor indices_of(const at::Tensor& places, const PoolShape& shape, std::int64_t width) {
+/// What ATen calls the places: the index in the image without channels. Windows that pass no
+/// gradient on have place 0, which may lie in the padding: theirs is brought into the image.
+at::Tensor indices_of(const at::Tensor& places, const PoolShape& shape, std::int64_t height,
+                      std::int64_t width) {
   const at::Tensor place = channels_second(places).to(at::kLong),
                    row = place.div(shape.kernel, "floor"), column = place - row * shape.kernel;
-  return (row + window_starts(place.size(2), shape).view({-1, 1})) * width + column +
-         window_starts(place.size(3), shape);
+  return ((row + window_starts(place.size(2), shape).view({-1, 1})) * width + column +
+          window_starts(place.size(3), shape))
+      .clamp_(0, height * width - 1);
 }
 
 at::Tensor max_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& places,
@@ -94,7 +97,7 @@ at::Tensor max_pool_gradient_cpu(const at::Tensor& dy, const at::Tensor& places,
   return channels_last(at::max_pool2d_with_indices_backward(
       channels_second(dy), channels_second(x), {shape.kernel, shape.kernel},
       {shape.stride, shape.stride}, {shape.padding, shape.padding}, {1, 1}, /*ceil_mode=*/false,
-      indices_of(places, shape, sizes[2])));
+      indices_of(places, shape, sizes[1], sizes[2])));
 }
 
 struct MaxPool : torch::autograd::Function<MaxPool> {
