@@ -50,13 +50,12 @@ class BestRecord {
 struct BestStep {
   std::int64_t step = -1;
   bool load = true;   ///< run.best.load
-  std::string text;  ///< "loss 0.4123 at step 1500"
+  std::string text;   ///< "loss 0.4123 at step 1500"
 };
 [[nodiscard]] std::optional<BestStep> best_step(const std::filesystem::path& checkpoints);
 
-/// `source` where it is a checkpoint, else of the run there the best one (unless run.best.load is false), else
-/// the newest valid one.
-/// Error{checkpoint}: none is.
+/// `source` where it is a checkpoint, else of the run there the best one (unless run.best.load is
+/// false), else the newest valid one. Error{checkpoint}: none is.
 [[nodiscard]] std::filesystem::path checkpoint_in(const std::filesystem::path& source);
 
 }  // namespace dstrain

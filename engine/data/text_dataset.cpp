@@ -37,23 +37,6 @@ void note_padding(const DataConfig& data, const Selection& selection, ProgressSi
       100 * rows.padding_share(), data.sequence));
 }
 
-/// Which of the first `length` tokens of sample `i` are trained.
-std::vector<std::uint8_t> trained_tokens(const DataConfig& data, const TokenFile& file,
-                                         std::int64_t i, std::vector<std::int64_t>& tokens) {
-  std::vector<std::uint8_t> trained(tokens.size(), 1);
-  const bool marked = file.summary().marked;
-  if (marked)
-    file.copy(i, tokens, trained);
-  else
-    file.copy(i, tokens);
-  if (data.loss == LossOn::all) std::ranges::fill(trained, 1);
-  const bool from_answer = data.loss == LossOn::response || (data.loss != LossOn::all && !marked);
-  const std::size_t first = from_answer ? std::size_t{file.sample(i).response} : 1;
-  // The first token has none before it that could foretell it.
-  std::fill_n(trained.begin(), std::min(trained.size(), std::max<std::size_t>(first, 1)), 0);
-  return trained;
-}
-
 /// Says what share of the tokens is trained, and what of the records may surprise.
 void note_training(const DataConfig& data, const OpenSplit& open, ProgressSink& progress) {
   const TokenFileSummary& summary = open.file.summary();
@@ -137,7 +120,9 @@ std::vector<TextQuestion> test_questions(const DataConfig& data, const std::stri
     std::vector<std::uint8_t> said(tokens.size(), 1);  // by the model, of chats as marks say
     open.file.copy(at, tokens, said);
     const std::size_t response = open.file.sample(at).response;
-    std::vector<std::int32_t> prompt(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(response)), answer;
+    const std::vector<std::int32_t> prompt(
+        tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(response));
+    std::vector<std::int32_t> answer;
     for (std::size_t t = response; t < tokens.size(); ++t)
       if (said[t] != 0) answer.push_back(static_cast<std::int32_t>(tokens[t]));
     tokens.resize(response);
@@ -178,7 +163,8 @@ std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
                       .trained = {},
                       .cut = open.file.length(i) - open.selection.lengths[k]};
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.selection.lengths[k]));
-    shown.trained = trained_tokens(data, open.file, i, tokens);
+    shown.trained.resize(tokens.size());
+    copy_with_labels(data.loss, open.file, i, tokens, shown.trained);
     shown.tokens.assign(tokens.begin(), tokens.end());
     const auto& ids = shown.tokens;
     const auto& trained = shown.trained;

@@ -57,9 +57,10 @@ class Rows final : public TextDataset {
     for (const std::uint32_t i : samples_of(index)) {
       const auto length = static_cast<std::size_t>(selection_.lengths[i]);
       starts.push_back(static_cast<std::int32_t>(begin));
-      std::vector<std::uint8_t> trained(chooses(file_, loss_) ? length : 0);
-      file_.copy(selection_.samples[i], row.tokens.subspan(begin, length), trained);
-      label(row, begin, length, first_label(loss_, file_, selection_.samples[i]), trained);
+      std::vector<std::uint8_t> labels(length);
+      copy_with_labels(loss_, file_, selection_.samples[i], row.tokens.subspan(begin, length),
+                       labels);
+      label(row, begin, labels);
       begin += length;
     }
     // No token attends to what fills up the row: it goes on as the end of the last sample.
@@ -86,11 +87,9 @@ class Rows final : public TextDataset {
         .subspan(packing_.begins[row], packing_.begins[row + 1] - packing_.begins[row]);
   }
 
-  static void label(const TextRow& row, std::size_t begin, std::size_t length, std::size_t first,
-                    std::span<const std::uint8_t> trained) {
-    for (std::size_t t = 0; t < length; ++t) {
-      const bool counts =
-          t + 1 < length && t + 1 >= first && (trained.empty() || trained[t + 1] != 0);
+  static void label(const TextRow& row, std::size_t begin, std::span<const std::uint8_t> labels) {
+    for (std::size_t t = 0; t < labels.size(); ++t) {
+      const bool counts = t + 1 < labels.size() && labels[t + 1] != 0;
       row.labels[begin + t] = counts ? row.tokens[begin + t + 1] : 0;
       row.weights[begin + t] = counts ? 1.0F : 0.0F;
     }
@@ -106,13 +105,21 @@ class Rows final : public TextDataset {
 
 }  // namespace
 
+void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
+                      std::span<std::int64_t> tokens, std::span<std::uint8_t> labels) {
+  std::ranges::fill(labels, 1);
+  file.copy(i, tokens, chooses(file, loss) ? labels : std::span<std::uint8_t>());
+  // The first token has none before it that could foretell it.
+  std::fill_n(labels.begin(), std::min(labels.size(), first_label(loss, file, i)), 0);
+}
+
 std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std::int64_t length) {
   const auto first = static_cast<std::int64_t>(first_label(loss, file, i));
   if (!chooses(file, loss) || length <= first) return std::max<std::int64_t>(0, length - first);
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(length));
-  std::vector<std::uint8_t> trained(tokens.size());
-  file.copy(i, tokens, trained);
-  return std::count(trained.begin() + first, trained.end(), 1);
+  std::vector<std::uint8_t> labels(tokens.size());
+  copy_with_labels(loss, file, i, tokens, labels);
+  return std::ranges::count(labels, 1);
 }
 
 std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file, Selection selection,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "engine/data/dataset.h"
@@ -18,6 +19,11 @@ namespace dstrain::text {
 /// the last answer, with assistant all answers.
 [[nodiscard]] std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file,
                                                      Selection selection, std::int64_t seed);
+
+/// Which of the first tokens of sample `i` are labels of the token before them: 1 for each. Fills
+/// `tokens` as TokenFile::copy does; `labels` has as many.
+void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
+                      std::span<std::int64_t> tokens, std::span<std::uint8_t> labels);
 
 /// Labels of the first `length` tokens of sample `i`.
 [[nodiscard]] std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i,

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -178,7 +177,7 @@ std::optional<fs::path> cached_path(const HubName& name) {
 bool is_cached_for(const HubName& name, Use use) {
   const auto path = cached_path(name);
   if (!path || !name.file.empty()) return path.has_value();
-  const auto has = [&](const std::function<bool(const std::string&)>& wanted) {
+  const auto has = [&](const auto& wanted) {
     std::error_code error;
     for (fs::recursive_directory_iterator it(*path, error), end; !error && it != end;
          it.increment(error))

@@ -6,8 +6,8 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/data/text/format.h"
+#include "engine/data/text/json_lines.h"
 #include "engine/data/text/parquet.h"
-#include "engine/data/text/prompts.h"
 
 /// Conversations: one JSON object a line, or a list of them in one file, or rows of parquet files.
 /// What is inside of a record is read where it is encoded (chat_encoder.h).
@@ -15,8 +15,6 @@ namespace dstrain::text {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kMark = "\xef\xbb\xbf";
 
 /// The fields that chats have, in any form.
 constexpr const char* kFields[] = {"messages", "tools",  "conversations", "system",
@@ -75,6 +73,16 @@ std::size_t skip_blank(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(" \t\r\n", at), text.size());
 }
 
+/// A record whose JSON is `json`, unless it is too long.
+Record record_of(std::string_view json, std::int64_t number, double share) {
+  Record record{.number = number, .share = share};
+  if (json.size() > kMaxRecordBytes)
+    record.problem = too_long(json.size());
+  else
+    record.prompt = json;
+  return record;
+}
+
 /// The entries of a list.
 void read_list(const fs::path& path, const MappedFile& file, std::string_view text,
                const RecordSink& sink) {
@@ -87,13 +95,8 @@ void read_list(const fs::path& path, const MappedFile& file, std::string_view te
   for (std::int64_t number = 1; at < text.size() && text[at] != ']'; ++number) {
     const std::size_t end = end_of_value(text, at);
     if (end == std::string_view::npos || end == at) fail(at, "the list does not end");
-    Record record{.number = number, .share = static_cast<double>(end) / size};
-    if (end - at > kMaxRecordBytes)
-      record.problem = too_long(end - at);
-    else
-      record.prompt = text.substr(at, end - at);
     file.have_read(end - at);
-    sink(std::move(record));
+    sink(record_of(text.substr(at, end - at), number, static_cast<double>(end) / size));
     at = skip_blank(text, end);
     if (at < text.size() && text[at] == ',')
       at = skip_blank(text, at + 1);
@@ -101,22 +104,6 @@ void read_list(const fs::path& path, const MappedFile& file, std::string_view te
       fail(at, "',' or ']' is expected");
   }
   if (at >= text.size()) fail(text.size(), "the list does not end");
-}
-
-void read_lines(const MappedFile& file, std::string_view rest, const RecordSink& sink) {
-  const auto size = static_cast<double>(rest.size());
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    file.have_read(line.size());
-    if (is_blank(line)) continue;
-    Record record{.number = number, .share = 1 - static_cast<double>(rest.size()) / size};
-    if (line.size() > kMaxRecordBytes)
-      record.problem = too_long(line.size());
-    else
-      record.prompt = line;
-    sink(std::move(record));
-  }
 }
 
 void read_parquet(const fs::path& file, const RecordSink& sink) {
@@ -141,13 +128,12 @@ void read_chats(const DataConfig&, const SourceFiles& sources, const fs::path& p
                 const std::string&, const RecordSink& sink) {
   if (sources.parquet) return read_parquet(path, sink);
   const MappedFile file(path);
-  std::string_view text = file.text();
-  if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
+  std::string_view text = without_byte_order_mark(file.text());
   text.remove_prefix(skip_blank(text, 0));
-  if (text.starts_with('['))
-    read_list(path, file, text, sink);
-  else
-    read_lines(file, text, sink);
+  if (text.starts_with('[')) return read_list(path, file, text, sink);
+  for_each_line(file, text, [&](std::string_view line, std::int64_t number, double share) {
+    sink(record_of(line, number, share));
+  });
 }
 
 }  // namespace

@@ -30,23 +30,26 @@ constexpr std::string_view kChatMlTemplate =
     "}}{%- endif %}";
 constexpr std::uint64_t kMaxTemplateBytes = std::uint64_t{1} << 20;
 
+/// The Jinja text that data.template names; nothing where it names none.
+std::optional<std::string> named_template(const DataConfig& data) {
+  if (data.template_file.empty()) return std::nullopt;
+  if (data.template_file == kChatMl) return std::string(kChatMlTemplate);
+  return read_file(data.template_file, kMaxTemplateBytes);
+}
+
 std::optional<ChatForm> form_of(const DataConfig& data, const Tokenizer& tokenizer,
                                 const fs::path& file) {
-  if (data.template_file.empty()) {
-    if (tokenizer.chat_template().empty()) return std::nullopt;
-    return ChatForm::of_text(tokenizer, tokenizer.chat_template(),
-                             file.string() + ": its chat template", data.template_args);
+  if (const auto text = named_template(data)) {
+    for (const char* token : {"<|im_start|>", "<|im_end|>"})
+      if (data.template_file == kChatMl && !tokenizer.token_id(token))
+        throw Error(ErrorKind::usage,
+                    fmt::format("data.template: chatml: {} has no token {}", file.string(), token),
+                    "name a Jinja file whose turns end with a token that the tokenizer has");
+    return ChatForm::of_text(tokenizer, *text, data.template_file, data.template_args);
   }
-  const std::string name = data.template_file;
-  if (name != kChatMl)
-    return ChatForm::of_text(tokenizer, read_file(name, kMaxTemplateBytes), name,
-                             data.template_args);
-  for (const char* token : {"<|im_start|>", "<|im_end|>"})
-    if (!tokenizer.token_id(token))
-      throw Error(ErrorKind::usage,
-                  fmt::format("data.template: chatml: {} has no token {}", file.string(), token),
-                  "name a Jinja file whose turns end with a token that the tokenizer has");
-  return ChatForm::of_text(tokenizer, kChatMlTemplate, "chatml", data.template_args);
+  if (tokenizer.chat_template().empty()) return std::nullopt;
+  return ChatForm::of_text(tokenizer, tokenizer.chat_template(),
+                           file.string() + ": its chat template", data.template_args);
 }
 
 class ChatEncoder {
@@ -130,25 +133,17 @@ class ChatEncoder {
   std::string file_;
 };
 
-/// The Jinja text that data.template names; empty where it names none.
-std::string named_template(const DataConfig& data) {
-  if (data.template_file.empty()) return "";
-  if (data.template_file == kChatMl) return std::string(kChatMlTemplate);
-  return read_file(data.template_file, kMaxTemplateBytes);
-}
-
 }  // namespace
 
 void make_chat_encoder(Encoder& encoder, const DataConfig& data,
                        const std::shared_ptr<const Tokenizer>& tokenizer, const fs::path& file) {
   auto form = form_of(data, *tokenizer, file);
-  const std::uint32_t end_of_text = encoder.end;
-  if (form && !form->stop_tokens().empty())
-    encoder.end = static_cast<std::uint32_t>(form->stop_tokens().front());
-  Encoder plain = encoder;
-  plain.end = end_of_text;
-  encoder.append_chat = [chats = std::make_shared<const ChatEncoder>(tokenizer, std::move(form),
-                                                                     plain, file.string())](
+  const auto stops = form ? form->stop_tokens() : std::vector<std::int64_t>();
+  // Texts without a template end as any other.
+  auto chats =
+      std::make_shared<const ChatEncoder>(tokenizer, std::move(form), encoder, file.string());
+  if (!stops.empty()) encoder.end = static_cast<std::uint32_t>(stops.front());
+  encoder.append_chat = [chats = std::move(chats)](
                             std::string_view json, std::vector<std::uint32_t>& tokens,
                             EncodedChat& encoded) { return chats->append(json, tokens, encoded); };
 }
@@ -170,8 +165,8 @@ void write_chat_files(const DataConfig& data, const std::string& model_weights,
   const fs::path file = tokenizer_file(data, model_weights);
   const auto tokenizer = Tokenizer::open(file);
   const auto form = form_of(data, *tokenizer, file);
-  if (const std::string text = named_template(data); !text.empty())
-    write_file_atomically(folder / "chat_template.jinja", text);
+  if (const auto text = named_template(data))
+    write_file_atomically(folder / "chat_template.jinja", *text);
   if (!form) return;
   const fs::path path = folder / "generation_config.json";
   nlohmann::json json = nlohmann::json::object();

@@ -8,13 +8,12 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/data/text/format.h"
+#include "engine/data/text/json_lines.h"
 #include "engine/data/text/prompts.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace dstrain::text {
 namespace {
-
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 /// A whole number beyond 64 bits keeps its digits, as text.
 class LineReader final : public JsonBuilder {
@@ -80,18 +79,12 @@ void check_templates(const DataConfig& data) {
 void read_jsonl(const std::filesystem::path& path, const Template& prompt, const Template& response,
                 const RecordSink& sink) {
   const MappedFile file(path);
-  std::string_view rest = file.text();
-  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
-  const auto size = static_cast<double>(rest.size());
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    file.have_read(line.size());
-    if (is_blank(line)) continue;
-    Record record{.number = number, .share = 1 - static_cast<double>(rest.size()) / size};
-    record.problem = read_line(line, prompt, response, record);
-    sink(std::move(record));
-  }
+  for_each_line(file, without_byte_order_mark(file.text()),
+                [&](std::string_view line, std::int64_t number, double share) {
+                  Record record{.number = number, .share = share};
+                  record.problem = read_line(line, prompt, response, record);
+                  sink(std::move(record));
+                });
 }
 
 const TextFormat kJsonl = {.name = DatasetName::jsonl,
