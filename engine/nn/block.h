@@ -89,6 +89,9 @@ struct BlockContext {
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
   /// next token on return; undefined otherwise.
   at::Tensor next_tokens = {};
+  /// Evaluation of images: what the head writes its scores of the classes to, [B, classes] fp32;
+  /// undefined: nobody asks.
+  at::Tensor class_scores = {};
   /// Mode::generate of a model that keeps what it has read: where the rows go. Else null.
   const ops::CachedRows* cached = nullptr;
   /// Outputs of activation functions are saved, and so on (ProgramOptions::keep_hidden).

@@ -319,7 +319,7 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
-enum class BestMetric { none, loss, perplexity, accuracy, top5 };
+enum class BestMetric { none, loss, perplexity, accuracy, top5, exact_match, f1, right_answers };
 
 /// The evaluation whose weights the run keeps.
 struct BestConfig {
