@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -53,14 +52,21 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
     caches_.push_back(std::move(cache));
   }
   const auto index = at::TensorOptions().dtype(at::kInt).device(device);
-  step_ = {.tokens = at::zeros({slots, 1}, index.dtype(at::kLong)),
+  host_input_ = StepInput(slots, at::TensorOptions().pinned_memory(device.is_cuda()));
+  input_ = StepInput(slots, at::TensorOptions().device(device));
+  step_ = {.tokens = input_.tokens.view({slots, 1}),
            .sequences = {.starts = at::arange(slots + 1, index),
                          .longest = capacity,
-                         .positions = at::zeros({slots}, index)},
+                         .positions = input_.positions},
            .slots = at::arange(slots, index)};
   // The experts' products are of sizes that the host asks for.
   if (!device.is_cuda() || model.experts_per_token > 0) steps_before_graph_ = -1;
 }
+
+CachedModel::StepInput::StepInput(std::int64_t slots, const at::TensorOptions& options)
+    : bytes(at::zeros({slots * (kTokenBytes + kPositionBytes)}, options.dtype(at::kByte))),
+      tokens(bytes.narrow(0, 0, slots * kTokenBytes).view(at::kLong)),
+      positions(bytes.narrow(0, slots * kTokenBytes, slots * kPositionBytes).view(at::kInt)) {}
 
 Bytes CachedModel::token_bytes(const Model& model, at::ScalarType dtype) {
   Bytes bytes = 0;
@@ -133,8 +139,10 @@ at::Tensor CachedModel::advance(std::span<const std::int64_t> tokens,
                 "a token and a position for each slot");
   DSTRAIN_CHECK(std::ranges::max(positions) < capacity_, "a position beyond the cache");
   const StreamScope scope(stream_);
-  step_.tokens.copy_(at::tensor(tokens, at::kLong).view({slots_, 1}));
-  step_.sequences.positions.copy_(at::tensor(positions, at::kInt));
+  // The copy of the step before has ended.
+  std::ranges::copy(tokens, host_input_.tokens.mutable_data_ptr<std::int64_t>());
+  std::ranges::copy(positions, host_input_.positions.mutable_data_ptr<std::int32_t>());
+  input_.bytes.copy_(host_input_.bytes, /*non_blocking=*/true);
   if (steps_before_graph_ != 0) {
     if (steps_before_graph_ > 0) --steps_before_graph_;
     step_logits_ = forward(step_);

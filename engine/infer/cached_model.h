@@ -45,6 +45,13 @@ class CachedModel {
     at::Tensor last = {};  ///< rows whose logits are wanted; undefined: all
     bool whole = false;
   };
+  /// A token and its position for each slot, in one tensor, so that one copy brings both.
+  struct StepInput {
+    StepInput() = default;
+    StepInput(std::int64_t slots, const at::TensorOptions& options);
+    static constexpr std::int64_t kTokenBytes = 8, kPositionBytes = 4;
+    at::Tensor bytes, tokens, positions;  ///< [slots] int64 and int32: views
+  };
   [[nodiscard]] at::Tensor forward(const Pass& pass);
 
   Model& model_;
@@ -52,7 +59,8 @@ class CachedModel {
   Stream stream_;
   std::int64_t slots_, capacity_;
   std::vector<ops::KeyValues> caches_;  ///< of each block; of stem and head empty
-  Pass step_;                           ///< one token for each slot
+  StepInput host_input_, input_;
+  Pass step_;  ///< one token for each slot, of input_
   at::Tensor step_logits_;
   Graph step_graph_;
   int steps_before_graph_ = 2;  ///< products choose their kernels when they run first

@@ -3,7 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cumsum.h>
-#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/tensor.h>
@@ -83,7 +83,9 @@ Chosen choose_tokens(const at::Tensor& logits, const SamplingOptions& options,
     const at::Tensor last = (sorted.scores > kNever).sum(1, /*keepdim=*/true) - 1;
     chosen = sorted.tokens.gather(1, at::where(place < last, place, last));
   }
-  const at::Tensor found = at::log_softmax(logits, 1).gather(1, chosen).to(at::kCPU).contiguous();
+  // Not log_softmax, which on a GPU gives one row to one block.
+  const at::Tensor found =
+      (logits.gather(1, chosen) - at::logsumexp(logits, {1}, /*keepdim=*/true)).cpu();
   const float* data = found.const_data_ptr<float>();
   return {.tokens = host_tokens(chosen), .log_probabilities = {data, data + found.numel()}};
 }

@@ -44,6 +44,20 @@ Activation silu(double x) {
 
 }  // namespace
 
+void few_rows(const FewRows& a) {
+  const View x(a.x, a.dtype), weight(a.weight, a.dtype), out(a.out, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    for (std::int64_t output = 0; output < a.outputs; ++output) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < a.depth; ++i)
+        sum += x.at(row * a.x_stride + i) * weight.at(output * a.weight_stride + i);
+      sum *= static_cast<double>(a.alpha);
+      if (a.bias != nullptr) sum += View(a.bias, a.dtype).at(output);
+      out.set(row * a.out_stride + output, sum);
+    }
+  }
+}
+
 void bias_gelu(const BiasGelu& a) {
   const View z(a.z, a.dtype), bias(a.bias, a.dtype), y(a.y, a.dtype);
   for (std::int64_t i = 0; i < a.rows * a.cols; ++i)

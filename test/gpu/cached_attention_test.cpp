@@ -23,39 +23,37 @@ using ops::AttentionShape;
 
 /// Query heads that share a key head: one, some, more than a block takes; widths with and without
 /// lanes that have nothing to do.
-const AttentionShape kShapes[] = {{.heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true},
-                                  {.heads = 8, .kv_heads = 8, .head_dim = 64, .causal = true},
-                                  {.heads = 28, .kv_heads = 4, .head_dim = 128, .causal = true},
-                                  {.heads = 12, .kv_heads = 1, .head_dim = 96, .causal = true},
-                                  {.heads = 4, .kv_heads = 2, .head_dim = 256, .causal = true},
-                                  {.heads = 12,
-                                   .kv_heads = 12,
-                                   .head_dim = 80,
-                                   .interleaved = true,
-                                   .causal = true,
-                                   .alibi = true,
-                                   .first_head = 12,
-                                   .model_heads = 24}};
+const AttentionShape kShapes[] = {
+    {.heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6},
+    {.heads = 8, .kv_heads = 8, .head_dim = 64, .causal = true},
+    {.heads = 28, .kv_heads = 4, .head_dim = 128, .causal = true},
+    {.heads = 14, .kv_heads = 7, .head_dim = 64, .causal = true, .rope_theta = 1e4},
+    {.heads = 12, .kv_heads = 1, .head_dim = 96, .causal = true, .rope_theta = 1e4},
+    {.heads = 4, .kv_heads = 2, .head_dim = 256, .causal = true, .rope_theta = 1e4},
+    {.heads = 12,
+     .kv_heads = 12,
+     .head_dim = 80,
+     .interleaved = true,
+     .causal = true,
+     .alibi = true,
+     .first_head = 12,
+     .model_heads = 24}};
 
-at::Tensor defined_attention(const at::Tensor& qkv, const AttentionShape& shape,
+/// `cache` on the host gets the rows' keys and values, too.
+at::Tensor defined_attention(const at::Tensor& rows, const AttentionShape& shape,
                              const ops::KeyValues& cache, const at::Tensor& slots,
                              const at::Tensor& positions) {
-  const at::Tensor rows = qkv.cpu(), keys = cache.keys.cpu(), values = cache.values.cpu();
+  const at::Tensor &keys = cache.keys, &values = cache.values;
   const at::Tensor out = at::empty({rows.size(0), shape.width()}, rows.options());
   const kernels::HeadLayout layout{shape.heads, shape.kv_heads, shape.head_dim, shape.interleaved};
-  kernels::reference::store_heads({.qkv = rows.const_data_ptr(),
-                                   .keys = keys.mutable_data_ptr(),
-                                   .values = values.mutable_data_ptr(),
-                                   .slots = slots.const_data_ptr<std::int32_t>(),
-                                   .positions = positions.const_data_ptr<std::int32_t>(),
-                                   .rows = rows.size(0),
-                                   .capacity = keys.size(1),
-                                   .layout = layout,
-                                   .dtype = ops::kernel_dtype(rows)});
+  const at::Tensor table = shape.rope_theta > 0
+                               ? ops::rotary_table(at::kCPU, shape, keys.size(1))
+                               : at::Tensor();
   kernels::reference::cached_attention(
       {.qkv = rows.const_data_ptr(),
-       .keys = keys.const_data_ptr(),
-       .values = values.const_data_ptr(),
+       .keys = keys.mutable_data_ptr(),
+       .values = values.mutable_data_ptr(),
+       .table = table.defined() ? table.const_data_ptr<float>() : nullptr,
        .slots = slots.const_data_ptr<std::int32_t>(),
        .positions = positions.const_data_ptr<std::int32_t>(),
        .out = out.mutable_data_ptr(),
@@ -72,37 +70,52 @@ at::Tensor defined_attention(const at::Tensor& qkv, const AttentionShape& shape,
   return out.to(at::kDouble);
 }
 
+bool close(const at::Tensor& found, const at::Tensor& wanted, double allowed) {
+  const at::Tensor exact = wanted.to(at::kDouble);
+  return at::abs(found.cpu().to(at::kDouble) - exact).max().item<double>() <=
+         allowed * exact.abs().max().item<double>();
+}
+
+void compare_cached(AttentionShape shape, at::ScalarType dtype, double allowed,
+                    std::int64_t capacity, std::int64_t rows) {
+  const auto gpu = at::TensorOptions().device(at::kCUDA);
+  const auto last = static_cast<std::int32_t>(capacity - 1);
+  const std::vector<std::int32_t> some = {0, 7, 31, last / 2, last};
+  std::vector<std::int32_t> positions, slots;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    positions.push_back(some[static_cast<std::size_t>(row) % some.size()]);
+    slots.push_back(static_cast<std::int32_t>(rows - row));
+  }
+  const at::Tensor at_positions = at::tensor(positions, at::kInt),
+                   at_slots = at::tensor(slots, at::kInt);
+  shape.batch = rows;
+  const at::Tensor qkv = at::randn({rows, shape.qkv_width()}, gpu).to(dtype);
+  const std::vector<std::int64_t> sizes = {rows + 1, capacity, shape.kv_heads, shape.head_dim};
+  const ops::KeyValues cache{at::randn(sizes, gpu).to(dtype), at::randn(sizes, gpu).to(dtype)};
+  const ops::KeyValues on_host{cache.keys.cpu(), cache.values.cpu()};
+  const at::Tensor wanted =
+      defined_attention(qkv.cpu(), shape, on_host, at_slots, at_positions);
+  const at::Tensor found =
+      ops::cached_attention(qkv, shape,
+                            {.starts = at::arange(rows + 1, gpu.dtype(at::kInt)),
+                             .longest = capacity,
+                             .positions = at_positions.cuda()},
+                            {.slots = at_slots.cuda(), .cache = cache});
+  CAPTURE(shape.heads, shape.head_dim, static_cast<int>(dtype), capacity, rows);
+  CHECK(close(found, wanted, allowed));
+  CHECK(close(cache.keys, on_host.keys, allowed));
+  CHECK(close(cache.values, on_host.values, 0));
+}
+
 TEST_CASE("attention to a cache is its definition", "[gpu]") {
   const at::NoGradGuard no_gradients;
-  const auto gpu = at::TensorOptions().device(at::kCUDA);
-  for (const AttentionShape& form : kShapes) {
+  for (const AttentionShape& shape : kShapes) {
     for (const auto& [dtype, allowed] :
          {std::pair{at::kBFloat16, 0x1p-7}, std::pair{at::kHalf, 0x1p-10},
           std::pair{at::kFloat, 1e-5}}) {
-      for (const std::int64_t capacity : {std::int64_t{40}, std::int64_t{1100}}) {
-        AttentionShape shape = form;
-        const auto last = static_cast<std::int32_t>(capacity - 1);
-        const at::Tensor positions =
-            at::tensor(std::vector<std::int32_t>{0, 7, 31, last / 2, last}, at::kInt);
-        const at::Tensor slots = at::tensor(std::vector<std::int32_t>{4, 0, 5, 2, 1}, at::kInt);
-        shape.batch = positions.size(0);
-        const at::Tensor qkv = at::randn({shape.batch, shape.qkv_width()}, gpu).to(dtype);
-        const ops::KeyValues cache{
-            at::randn({6, capacity, shape.kv_heads, shape.head_dim}, gpu).to(dtype),
-            at::randn({6, capacity, shape.kv_heads, shape.head_dim}, gpu).to(dtype)};
-        const at::Tensor wanted = defined_attention(qkv, shape, cache, slots, positions);
-        const at::Tensor found =
-            ops::cached_attention(qkv, shape,
-                                  {.starts = at::arange(shape.batch + 1, gpu.dtype(at::kInt)),
-                                   .longest = capacity,
-                                   .positions = positions.cuda()},
-                                  {.slots = slots.cuda(), .cache = cache})
-                .cpu()
-                .to(at::kDouble);
-        CAPTURE(shape.heads, shape.head_dim, static_cast<int>(dtype), capacity);
-        CHECK(at::abs(found - wanted).max().item<double>() <=
-              allowed * wanted.abs().max().item<double>());
-      }
+      compare_cached(shape, dtype, allowed, 40, 5);
+      compare_cached(shape, dtype, allowed, 40, 150);  // query heads of a block share their keys
+      compare_cached(shape, dtype, allowed, 1100, 5);  // in runs
     }
   }
 }

@@ -38,6 +38,7 @@ TEST_CASE("GPU: products of views equal those in double, aligned or not", "[gpu]
       GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16, at::kHalf})));
   const auto [m, n, k] =
       GENERATE(std::tuple{1, 1, 1}, std::tuple{5, 7, 9}, std::tuple{130, 200, 72},
+               std::tuple{1, 2048, 11008}, std::tuple{8, 2560, 896}, std::tuple{3, 4088, 64},
                std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001});
   const bool wide = GENERATE(false, true), a_turned = GENERATE(false, true),
              b_turned = GENERATE(false, true);

@@ -31,34 +31,6 @@ const std::int32_t* positions_of(const Sequences& sequences) {
   return sequences.starts.defined() ? sequences.positions.const_data_ptr<std::int32_t>() : nullptr;
 }
 
-/// cos and sin of position * frequency as [length, head_dim/2, 2], in double, rounded to fp32. Kept
-/// for good, one for each power of two of length: work that reads one may be in flight on any
-/// stream.
-at::Tensor rotary_table(at::Device device, const AttentionShape& shape, std::int64_t length) {
-  using Key = std::tuple<int, int, double, RopeScaling, std::int64_t, std::int64_t>;
-  static std::mutex mutex;
-  static std::map<Key, at::Tensor> tables;
-  length = static_cast<std::int64_t>(
-      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(length, 1024))));
-  const std::lock_guard lock(mutex);
-  at::Tensor& table = tables[{static_cast<int>(device.type()), device.index(), shape.rope_theta,
-                              shape.rope_scaling, shape.head_dim, length}];
-  if (table.defined()) return table;
-  const std::int64_t half = shape.head_dim / 2;
-  const at::Tensor host = at::empty({length, half, 2}, at::kFloat);
-  auto* out = host.mutable_data_ptr<float>();
-  for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = rotary_frequency(shape, i);
-    for (std::int64_t position = 0; position < length; ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      out[(position * half + i) * 2] = static_cast<float>(std::cos(angle));
-      out[(position * half + i) * 2 + 1] = static_cast<float>(std::sin(angle));
-    }
-  }
-  table = host.to(device);
-  return table;
-}
-
 at::Tensor table_for(const at::Tensor& qkv, const AttentionShape& shape,
                      const Sequences& sequences) {
   const std::int64_t length =
@@ -84,6 +56,31 @@ void rotate_on_cpu(const at::Tensor& qkv, const AttentionShape& shape, const Seq
 }
 
 }  // namespace
+
+at::Tensor rotary_table(at::Device device, const AttentionShape& shape, std::int64_t length) {
+  using Key = std::tuple<int, int, double, RopeScaling, std::int64_t, std::int64_t>;
+  static std::mutex mutex;
+  static std::map<Key, at::Tensor> tables;
+  length = static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(length, 1024))));
+  const std::lock_guard lock(mutex);
+  at::Tensor& table = tables[{static_cast<int>(device.type()), device.index(), shape.rope_theta,
+                              shape.rope_scaling, shape.head_dim, length}];
+  if (table.defined()) return table;
+  const std::int64_t half = shape.head_dim / 2;
+  const at::Tensor host = at::empty({length, half, 2}, at::kFloat);
+  auto* out = host.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double frequency = rotary_frequency(shape, i);
+    for (std::int64_t position = 0; position < length; ++position) {
+      const double angle = static_cast<double>(position) * frequency;
+      out[(position * half + i) * 2] = static_cast<float>(std::cos(angle));
+      out[(position * half + i) * 2 + 1] = static_cast<float>(std::sin(angle));
+    }
+  }
+  table = host.to(device);
+  return table;
+}
 
 double rotary_frequency(const AttentionShape& shape, std::int64_t pair) {
   const double frequency = std::pow(

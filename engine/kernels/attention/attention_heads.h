@@ -42,6 +42,12 @@ struct StretchedWidths {
 [[nodiscard]] Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape,
                                   const Sequences& sequences, StretchedWidths widths);
 
+/// cos and sin of position * frequency as [length, head_dim/2, 2] fp32, made in double; for
+/// `length` positions or more. Kept for good, one for each power of two of length: work that reads
+/// one may be in flight on any stream.
+[[nodiscard]] at::Tensor rotary_table(at::Device device, const AttentionShape& shape,
+                                      std::int64_t length);
+
 /// Angle per position of element pair `pair`, in radians: theta^(-2 pair / head_dim), scaled.
 [[nodiscard]] double rotary_frequency(const AttentionShape& shape, std::int64_t pair);
 

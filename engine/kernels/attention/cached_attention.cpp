@@ -44,17 +44,25 @@ void store_rows(const at::Tensor& qkv, const AttentionShape& shape, const Sequen
   }
 }
 
-/// Runs of keys, so that the blocks of a GPU are some for each multiprocessor, of 128 keys or more.
-std::int64_t splits_for(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t longest) {
-  constexpr std::int64_t kLeastKeys = 128, kMostSplits = 32, kBlocksWanted = 512;
-  const std::int64_t blocks = qkv.size(0) * shape.kv_heads;
+/// Runs of keys, so that the blocks of a GPU are some for each multiprocessor, each of as many keys
+/// as its threads read at once, or more.
+std::int64_t splits_for(std::int64_t rows, const kernels::HeadLayout& layout,
+                        std::int64_t longest) {
+  constexpr std::int64_t kMaxSplits = 32, kBlocksWanted = 512;
+  const std::int64_t min_keys = rows * layout.heads <= kernels::kFewCachedBlocks ? 512 : 128;
+  const std::int64_t blocks =
+      std::max<std::int64_t>(rows * layout.heads / kernels::cached_heads_of_block(rows, layout), 1);
   return std::clamp<std::int64_t>(
-      std::min(longest / kLeastKeys, (kBlocksWanted + blocks - 1) / blocks), 1, kMostSplits);
+      std::min(longest / min_keys, (kBlocksWanted + blocks - 1) / blocks), 1, kMaxSplits);
 }
 
 at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
                          const Sequences& sequences, const CachedRows& rows) {
-  const std::int64_t count = qkv.size(0), splits = splits_for(qkv, shape, sequences.longest);
+  const kernels::HeadLayout layout = cached_layout(shape);
+  const std::int64_t count = qkv.size(0), splits = splits_for(count, layout, sequences.longest);
+  const at::Tensor table = shape.rope_theta > 0
+                               ? rotary_table(qkv.device(), shape, sequences.longest)
+                               : at::Tensor();
   const at::Tensor out = at::empty({count, shape.width()}, qkv.options());
   at::Tensor partial;
   if (splits > 1)
@@ -62,8 +70,9 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
                         qkv.options().dtype(at::kFloat));
   kernels::cuda::cached_attention(
       {.qkv = qkv.const_data_ptr(),
-       .keys = rows.cache.keys.const_data_ptr(),
-       .values = rows.cache.values.const_data_ptr(),
+       .keys = rows.cache.keys.mutable_data_ptr(),
+       .values = rows.cache.values.mutable_data_ptr(),
+       .table = table.defined() ? table.const_data_ptr<float>() : nullptr,
        .slots = rows.slots.const_data_ptr<std::int32_t>(),
        .positions = sequences.positions.const_data_ptr<std::int32_t>(),
        .out = out.mutable_data_ptr(),
@@ -71,7 +80,7 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
        .rows = count,
        .capacity = rows.cache.keys.size(1),
        .splits = splits,
-       .layout = cached_layout(shape),
+       .layout = layout,
        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
        .alibi = shape.alibi,
        .first_head = shape.first_head,
@@ -138,13 +147,13 @@ at::Tensor cached_attention(const at::Tensor& input, const AttentionShape& shape
   check_cache(input, shape, sequences, rows);
   const at::NoGradGuard no_gradients;
   const at::Tensor qkv = dense(input);
+  if (!rows.whole && qkv.is_cuda()) return attend_on_gpu(qkv, shape, sequences, rows);
   AttentionShape turned = shape;
   if (shape.rope_theta > 0) rotate_heads(qkv, shape, sequences);
   turned.rope_theta = 0;
   store_rows(qkv, turned, sequences, rows);
-  if (rows.whole) return attention(qkv, turned, sequences);
-  return qkv.is_cuda() ? attend_on_gpu(qkv, turned, sequences, rows)
-                       : attend_on_cpu(qkv, turned, sequences, rows);
+  return rows.whole ? attention(qkv, turned, sequences)
+                    : attend_on_cpu(qkv, turned, sequences, rows);
 }
 
 }  // namespace dstrain::ops

@@ -5,15 +5,13 @@
 namespace dstrain::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxGroup = 8;  ///< query heads of a block, which read each key once
+constexpr int kStoreThreads = 128, kJoinThreads = 128;
 constexpr int kMaxWidth = 256;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStoreThreads)
     store_heads_kernel(const StoreHeads a, std::int64_t count) {
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kStoreThreads + threadIdx.x;
   if (index >= count) return;
   const std::int64_t packs = a.layout.head_dim / kPack, per_row = 2 * a.layout.kv_heads * packs;
   const std::int64_t row = index / per_row, unit = index - row * per_row;
@@ -33,45 +31,87 @@ __device__ inline float slope_of_head(std::int64_t head, std::int64_t heads) {
   return exp2f(-exponent / static_cast<float>(power));
 }
 
-template <typename T>
-struct alignas(2 * sizeof(T)) Pair {
-  T low, high;
-};
-
-/// What a warp has found of its keys for one query head. A lane has elements 2 (lane + 32 p) and
-/// the next of each pair p.
-template <int kPairs>
+/// What some lanes have found of their keys for one query head; each has a pack of its values.
 struct Found {
   float max = -INFINITY, sum = 0;
-  float2 values[kPairs] = {};
+  float values[kPack] = {};
 
-  __device__ void add(float score, const float2 (&value)[kPairs]) {
-    if (score > max) {
-      const float factor = __expf(max - score);
-      sum *= factor;
+  /// Makes room for scores up to `larger`.
+  __device__ void rescale(float larger) {
+    const float factor = max == -INFINITY ? 0 : __expf(max - larger);
+    sum *= factor;
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) {
-        values[p].x *= factor;
-        values[p].y *= factor;
-      }
-      max = score;
-    }
+    for (float& value : values) value *= factor;
+    max = larger;
+  }
+  __device__ void add(float score, const float (&of_key)[kPack]) {
     const float weight = __expf(score - max);
     sum += weight;
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      values[p].x += weight * value[p].x;
-      values[p].y += weight * value[p].y;
-    }
+    for (int i = 0; i < kPack; ++i) values[i] += weight * of_key[i];
+  }
+  /// Takes what the lanes `offset` away have found.
+  __device__ void join(int offset) {
+    const float other = __shfl_xor_sync(0xffffffffu, max, offset), larger = fmaxf(max, other);
+    const float own = max == -INFINITY ? 0 : __expf(max - larger);
+    const float its = other == -INFINITY ? 0 : __expf(other - larger);
+    sum = sum * own + __shfl_xor_sync(0xffffffffu, sum, offset) * its;
+#pragma unroll
+    for (float& value : values)
+      value = value * own + __shfl_xor_sync(0xffffffffu, value, offset) * its;
+    max = larger;
   }
 };
 
-/// One block has a run of a row's keys and up to kGroup of the query heads that share them; its
-/// warps take keys by turns.
-template <typename T, int kPairs, int kGroup>
+/// Pack `lane` of a head of a row of qkv, turned by the row's position where there is a table.
+template <typename T>
+__device__ Pack<T> turned_pack(const CachedAttention& a, std::int64_t row, HeadLayout::Place place,
+                               int lane, int position) {
+  const int packs = static_cast<int>(a.layout.head_dim) / kPack, half = packs / 2;
+  const std::int64_t from = (row * a.layout.slots() + a.layout.slot(place)) * packs;
+  const Pack<T> pack = load<T, kPack>(a.qkv, from + lane);
+  if (a.table == nullptr) return pack;
+  const bool is_low = lane < half;
+  const Pack<T> partner = load<T, kPack>(a.qkv, from + (is_low ? lane + half : lane - half));
+  const auto angles = load<float, 2 * kPack>(
+      a.table, static_cast<std::int64_t>(position) * half + (is_low ? lane : lane - half));
+  float own[kPack], other[kPack];
+  pack.unpack(own);
+  partner.unpack(other);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const float cosine = angles.value[2 * i], sine = angles.value[2 * i + 1];
+    own[i] = own[i] * cosine + (is_low ? -other[i] : other[i]) * sine;
+  }
+  return Pack<T>::of(own);
+}
+
+__device__ inline float dot(const float (&query)[kPack], const float (&key)[kPack]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) sum += query[i] * key[i];
+  return sum;
+}
+
+/// Over kLanes neighbouring lanes.
+template <int kLanes>
+__device__ float sum_of_lanes(float x) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+/// One block has a run of a row's keys and up to kGroup of the query heads that share them; kLanes
+/// lanes, which have a pack of a head each, take keys by turns with others. The block whose run has
+/// the row's own key takes that from qkv, and the one with the first query heads stores it.
+template <typename T, int kLanes, int kGroup, int kThreads>
 __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const CachedAttention a) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int width = static_cast<int>(a.layout.head_dim), pairs = width / 2;
+  constexpr int kWarps = kThreads / kWarp, kSlices = kThreads / kLanes;
+  constexpr int kAhead = kGroup == 1 ? 4 : 2;  // keys that are read at once
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kLanes, slice = threadIdx.x / kLanes;
+  const int packs = static_cast<int>(a.layout.head_dim) / kPack;
+  const bool active = lane < packs;
   const std::int64_t row = blockIdx.z, group = a.layout.heads / a.layout.kv_heads;
   const std::int64_t chunks = (group + kGroup - 1) / kGroup;
   const std::int64_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * kGroup;
@@ -80,55 +120,101 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
   const int position = a.positions[row], splits = static_cast<int>(a.splits);
   const int run = (position + splits) / splits;  // of position + 1 keys, rounded up
   const int begin = static_cast<int>(blockIdx.x) * run;
-  const int end = begin + run < position + 1 ? begin + run : position + 1;
+  const int end = begin + run < position ? begin + run : position;  // of the keys before its own
+  const bool has_own = begin <= position && position < begin + run;
 
-  float2 query[kGroup][kPairs];
+  // The first keys are on their way while queries are read and turned.
+  const std::int64_t base = static_cast<std::int64_t>(a.slots[row]) * a.capacity;
+  const auto place = [&](int key) {
+    return ((base + key) * a.layout.kv_heads + kv_head) * packs + lane;
+  };
+  Pack<T> keys[kAhead], values[kAhead];
+  const auto read = [&](int from) {
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int key = from + u * kSlices + slice;
+      keys[u] = values[u] = Pack<T>{};
+      if (key >= end || !active) continue;
+      keys[u] = load<T, kPack>(a.keys, place(key));
+      values[u] = load<T, kPack>(a.values, place(key));
+    }
+  };
+  read(begin);
+  float query[kGroup][kPack] = {};
   float slope[kGroup];
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) {
     slope[g] = a.alibi && g < heads ? slope_of_head(a.first_head + head + g, a.model_heads) : 0;
+    if (g >= heads || !active) continue;
+    turned_pack<T>(a, row, {0, head + g}, lane, position).unpack(query[g]);
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      query[g][p] = {0, 0};
-      if (g >= heads || lane + p * kWarp >= pairs) continue;
-      const std::int64_t slot = row * a.layout.slots() + a.layout.slot({0, head + g});
-      const auto pair = static_cast<const Pair<T>*>(a.qkv)[slot * pairs + lane + p * kWarp];
-      query[g][p] = {to_float(pair.low) * a.scale, to_float(pair.high) * a.scale};
-    }
+    for (float& element : query[g]) element *= a.scale;
   }
-  Found<kPairs> found[kGroup];
-  const std::int64_t base = static_cast<std::int64_t>(a.slots[row]) * a.capacity;
-#pragma unroll 2
-  for (int key = begin + warp; key < end; key += kWarps) {
-    const std::int64_t from = ((base + key) * a.layout.kv_heads + kv_head) * pairs + lane;
-    float2 k[kPairs], v[kPairs];
+  Found found[kGroup];
+  for (int from = begin; from < end; from += kSlices * kAhead) {
+    if (from > begin) read(from);
+    float scores[kGroup][kAhead];
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      k[p] = v[p] = {0, 0};
-      if (lane + p * kWarp >= pairs) continue;
-      const auto key_pair = static_cast<const Pair<T>*>(a.keys)[from + p * kWarp];
-      const auto value_pair = static_cast<const Pair<T>*>(a.values)[from + p * kWarp];
-      k[p] = {to_float(key_pair.low), to_float(key_pair.high)};
-      v[p] = {to_float(value_pair.low), to_float(value_pair.high)};
+    for (int u = 0; u < kAhead; ++u) {
+      const int key = from + u * kSlices + slice;
+      float elements[kPack];
+      keys[u].unpack(elements);
+#pragma unroll
+      for (int g = 0; g < kGroup; ++g) {
+        const float score = sum_of_lanes<kLanes>(dot(query[g], elements));
+        scores[g][u] =
+            key < end ? score + slope[g] * static_cast<float>(key - position) : -INFINITY;
+      }
     }
 #pragma unroll
     for (int g = 0; g < kGroup; ++g) {
-      float score = 0;
+      float larger = found[g].max;
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) score += query[g][p].x * k[p].x + query[g][p].y * k[p].y;
+      for (const float score : scores[g]) larger = fmaxf(larger, score);
+      if (larger > found[g].max) found[g].rescale(larger);
+    }
 #pragma unroll
-      for (int offset = kWarp / 2; offset > 0; offset /= 2)
-        score += __shfl_xor_sync(0xffffffffu, score, offset);
-      found[g].add(score + slope[g] * static_cast<float>(key - position), v);
+    for (int u = 0; u < kAhead; ++u) {
+      float elements[kPack];
+      values[u].unpack(elements);
+#pragma unroll
+      for (int g = 0; g < kGroup; ++g) {
+        if (scores[g][u] != -INFINITY) found[g].add(scores[g][u], elements);
+      }
+    }
+  }
+  if (has_own && warp == 0) {
+    Pack<T> key{}, value{};
+    if (active) {
+      key = turned_pack<T>(a, row, {1, kv_head}, lane, position);
+      value = load<T, kPack>(
+          a.qkv, (row * a.layout.slots() + a.layout.slot({2, kv_head})) * packs + lane);
+    }
+    float of_key[kPack], of_value[kPack];
+    key.unpack(of_key);
+    value.unpack(of_value);
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) {
+      const float score = sum_of_lanes<kLanes>(dot(query[g], of_key));
+      if (slice != 0) continue;
+      if (score > found[g].max) found[g].rescale(score);
+      found[g].add(score, of_value);
+    }
+    if (slice == 0 && active && first == 0) {
+      store(a.keys, place(position), key);
+      store(a.values, place(position), value);
     }
   }
 
-  // Warps join by the largest maximum.
+  // Slices of a warp join by their lanes, warps by the largest maximum.
   __shared__ float maxima[kWarps][kGroup], sums[kWarps][kGroup];
-  __shared__ float2 values[kWarps][kPairs * kWarp];
-  if (lane == 0) {
+  __shared__ Pack<float> shared_values[kWarps][kLanes];
+  constexpr int kWidth = kLanes * kPack;
 #pragma unroll
-    for (int g = 0; g < kGroup; ++g) {
+  for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+    for (int offset = kLanes; offset < kWarp; offset *= 2) found[g].join(offset);
+    if (threadIdx.x % kWarp == 0) {
       maxima[warp][g] = found[g].max;
       sums[warp][g] = found[g].sum;
     }
@@ -141,40 +227,38 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
     for (int w = 0; w < kWarps; ++w) max = fmaxf(max, maxima[w][g]);
     for (int w = 0; w < kWarps; ++w)
       sum += maxima[w][g] == -INFINITY ? 0 : sums[w][g] * __expf(maxima[w][g] - max);
-    const float factor = found[g].max == -INFINITY ? 0 : __expf(found[g].max - max);
+    if (threadIdx.x % kWarp < kLanes) {
+      const float factor = found[g].max == -INFINITY ? 0 : __expf(found[g].max - max);
+      Pack<float> own;
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p)
-      values[warp][lane + p * kWarp] = {found[g].values[p].x * factor,
-                                        found[g].values[p].y * factor};
+      for (int i = 0; i < kPack; ++i) own.value[i] = found[g].values[i] * factor;
+      shared_values[warp][lane] = own;
+    }
     __syncthreads();
-    for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += kThreads) {
-      float2 all = {0, 0};
-      for (int w = 0; w < kWarps; ++w) {
-        all.x += values[w][pair].x;
-        all.y += values[w][pair].y;
-      }
+    const int width = static_cast<int>(a.layout.head_dim);
+    const std::int64_t place_of_head = row * a.layout.heads + head + g;
+    for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+      float all = 0;
+      for (int w = 0; w < kWarps; ++w) all += shared_values[w][i / kPack].value[i % kPack];
       if (a.partial == nullptr) {
-        auto* out = static_cast<Pair<T>*>(a.out);
-        out[(row * a.layout.heads + head + g) * pairs + pair] = {from_float<T>(all.x / sum),
-                                                                 from_float<T>(all.y / sum)};
+        static_cast<T*>(a.out)[place_of_head * width + i] = from_float<T>(all / sum);
       } else {
-        float* out =
-            a.partial + ((row * a.layout.heads + head + g) * splits + blockIdx.x) * (width + 2);
-        out[2 * pair] = all.x;
-        out[2 * pair + 1] = all.y;
-        if (pair == 0) {
+        float* out = a.partial + (place_of_head * splits + blockIdx.x) * (width + 2);
+        out[i] = all;
+        if (i == 0) {
           out[width] = max;
           out[width + 1] = sum;
         }
       }
     }
+    static_assert(kWidth <= kMaxWidth);
     __syncthreads();
   }
 }
 
 /// A block has one query head of one row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) join_splits_kernel(const CachedAttention a) {
+__global__ void __launch_bounds__(kJoinThreads) join_splits_kernel(const CachedAttention a) {
   const int width = static_cast<int>(a.layout.head_dim), splits = static_cast<int>(a.splits);
   const std::int64_t head = static_cast<std::int64_t>(blockIdx.y) * a.layout.heads + blockIdx.x;
   const float* from = a.partial + head * splits * (width + 2);
@@ -184,7 +268,7 @@ __global__ void __launch_bounds__(kThreads) join_splits_kernel(const CachedAtten
     const float own = from[s * (width + 2) + width];
     if (own != -INFINITY) sum += from[s * (width + 2) + width + 1] * __expf(own - max);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kJoinThreads) {
     float all = 0;
     for (int s = 0; s < splits; ++s) {
       const float own = from[s * (width + 2) + width];
@@ -194,26 +278,28 @@ __global__ void __launch_bounds__(kThreads) join_splits_kernel(const CachedAtten
   }
 }
 
-template <typename T, int kPairs, int kGroup>
+template <typename T, int kLanes, int kGroup, int kThreads>
 void launch(const CachedAttention& a, cudaStream_t stream) {
   const std::int64_t group = a.layout.heads / a.layout.kv_heads;
   const dim3 grid(static_cast<unsigned>(a.splits),
                   static_cast<unsigned>(a.layout.kv_heads * ((group + kGroup - 1) / kGroup)),
                   static_cast<unsigned>(a.rows));
-  cached_attention_kernel<T, kPairs, kGroup><<<grid, kThreads, 0, stream>>>(a);
+  cached_attention_kernel<T, kLanes, kGroup, kThreads><<<grid, kThreads, 0, stream>>>(a);
   check_launch("cached_attention");
   if (a.partial == nullptr) return;
   const dim3 heads(static_cast<unsigned>(a.layout.heads), static_cast<unsigned>(a.rows));
-  join_splits_kernel<T><<<heads, kThreads, 0, stream>>>(a);
+  join_splits_kernel<T><<<heads, kJoinThreads, 0, stream>>>(a);
   check_launch("join_splits");
 }
 
-template <typename T, int kPairs>
+template <typename T, int kLanes>
 void launch_group(const CachedAttention& a, cudaStream_t stream) {
-  const std::int64_t group = a.layout.heads / a.layout.kv_heads;
-  if (group == 1) return launch<T, kPairs, 1>(a, stream);
-  if (group <= kMaxGroup / 2) return launch<T, kPairs, kMaxGroup / 2>(a, stream);
-  launch<T, kPairs, kMaxGroup>(a, stream);
+  const std::int64_t group = cached_heads_of_block(a.rows, a.layout);
+  if (group > kMaxCachedGroup / 2) return launch<T, kLanes, kMaxCachedGroup, 128>(a, stream);
+  if (group > 1) return launch<T, kLanes, kMaxCachedGroup / 2, 128>(a, stream);
+  // Few blocks have many threads each.
+  if (a.rows * a.layout.heads > kFewCachedBlocks) return launch<T, kLanes, 1, 128>(a, stream);
+  launch<T, kLanes, 1, 512>(a, stream);
 }
 
 }  // namespace
@@ -223,28 +309,23 @@ void store_heads(const StoreHeads& args, cudaStream_t stream) {
   if (count == 0) return;
   with_type(args.dtype, [&](auto type) {
     store_heads_kernel<decltype(type)>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+        <<<blocks_for(count, kStoreThreads), kStoreThreads, 0, stream>>>(args, count);
   });
   check_launch("store_heads");
 }
 
 void cached_attention(const CachedAttention& args, cudaStream_t stream) {
   if (args.rows == 0) return;
-  if (args.layout.head_dim > kMaxWidth || args.layout.head_dim % 2 != 0)
+  const std::int64_t width = args.layout.head_dim;
+  if (width > kMaxWidth || width % (args.table != nullptr ? 2 * kPack : kPack) != 0)
     throw Error(ErrorKind::internal,
-                "cached attention takes heads of up to 256 elements, an even number");
+                "cached attention takes heads of up to 256 elements, a multiple of 8, of 16 with "
+                "rotary positions");
   with_type(args.dtype, [&](auto type) {
     using T = decltype(type);
-    switch ((args.layout.head_dim + 2 * kWarp - 1) / (2 * kWarp)) {
-      case 1:
-        return launch_group<T, 1>(args, stream);
-      case 2:
-        return launch_group<T, 2>(args, stream);
-      case 3:
-        return launch_group<T, 3>(args, stream);
-      default:
-        return launch_group<T, 4>(args, stream);
-    }
+    if (width <= 8 * kPack) return launch_group<T, 8>(args, stream);
+    if (width <= 16 * kPack) return launch_group<T, 16>(args, stream);
+    launch_group<T, 32>(args, stream);
   });
 }
 

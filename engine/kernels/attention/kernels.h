@@ -104,24 +104,36 @@ struct StoreHeads {
   DType dtype;
 };
 
-/// Softmax attention of the queries of each row to its slot's keys up to its position, its own among
-/// them. The keys of a row are cut into `splits` runs, whose results are joined by their maxima and
-/// sums (Dao et al. 2023, "Flash-Decoding").
+/// Softmax attention of the queries of each row to its slot's keys up to its position. The row's own
+/// key and value are those in qkv, and are stored into the cache. Where there is a table, queries
+/// and own keys turn by their positions. The keys of a row are cut into `splits` runs, whose results
+/// are joined by their maxima and sums (Dao et al. 2023, "Flash-Decoding").
 struct CachedAttention {
-  const void* qkv;            ///< [rows, layout.width()]: the queries
-  const void *keys, *values;  ///< as in StoreHeads
+  const void* qkv;        ///< [rows, layout.width()]
+  void *keys, *values;    ///< as in StoreHeads
+  const float* table;     ///< as in RotateHeads; null: no turn
   const std::int32_t* slots;
   const std::int32_t* positions;
   void* out;       ///< [rows, heads * head_dim]
   float* partial;  ///< [rows, heads, splits, head_dim + 2]; null: one split
   std::int64_t rows, capacity, splits;
-  HeadLayout layout;  ///< head_dim even, at most 256
+  HeadLayout layout;  ///< head_dim a multiple of 8, with a table of 16, at most 256
   float scale;
   bool alibi;
   std::int64_t first_head;   ///< of the query heads in the model
   std::int64_t model_heads;  ///< that the model has
   DType dtype;
 };
+/// Query heads of a block of cached_attention, which share a key head: one where there are few rows,
+/// so that there are more blocks, of many threads; else some or kMaxCachedGroup at most, as each
+/// block reads the keys once.
+inline constexpr std::int64_t kMaxCachedGroup = 8, kFewCachedBlocks = 64;
+[[nodiscard]] constexpr std::int64_t cached_heads_of_block(std::int64_t rows,
+                                                           const HeadLayout& layout) {
+  const std::int64_t group = layout.heads / layout.kv_heads;
+  if (group == 1 || rows * layout.heads <= kFewCachedBlocks) return 1;
+  return group <= kMaxCachedGroup / 2 ? kMaxCachedGroup / 2 : kMaxCachedGroup;
+}
 
 namespace cuda {
 void store_heads(const StoreHeads& args, cudaStream_t stream);

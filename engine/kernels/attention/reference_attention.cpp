@@ -70,21 +70,36 @@ void store_heads(const StoreHeads& a) {
 }
 
 void cached_attention(const CachedAttention& a) {
-  const View qkv(a.qkv, a.dtype), keys(a.keys, a.dtype), values(a.values, a.dtype);
-  const View out(a.out, a.dtype);
-  const std::int64_t width = a.layout.head_dim, group = a.layout.heads / a.layout.kv_heads;
+  const View qkv(const_cast<void*>(a.qkv), a.dtype);
+  const View keys(a.keys, a.dtype), values(a.values, a.dtype), out(a.out, a.dtype);
+  const std::int64_t width = a.layout.head_dim, group = a.layout.heads / a.layout.kv_heads,
+                     half = width / 2;
+  /// Element i of a head of a row, turned.
+  const auto element = [&](std::int64_t row, HeadLayout::Place place, std::int64_t i) {
+    const std::int64_t head = (row * a.layout.slots() + a.layout.slot(place)) * width;
+    if (a.table == nullptr || place.part == 2) return qkv.at(head + i);
+    double low = qkv.at(head + i % half), high = qkv.at(head + half + i % half);
+    turn(a.table, a.positions[row], half, i % half, 1, low, high);
+    return i < half ? low : high;
+  };
   for (std::int64_t row = 0; row < a.rows; ++row) {
+    const auto place = [&](std::int64_t key, std::int64_t kv_head) {
+      return ((a.slots[row] * a.capacity + key) * a.layout.kv_heads + kv_head) * width;
+    };
+    for (std::int64_t kv_head = 0; kv_head < a.layout.kv_heads; ++kv_head) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        keys.set(place(a.positions[row], kv_head) + i, element(row, {1, kv_head}, i));
+        values.set(place(a.positions[row], kv_head) + i, element(row, {2, kv_head}, i));
+      }
+    }
     for (std::int64_t head = 0; head < a.layout.heads; ++head) {
-      const std::int64_t query = (row * a.layout.slots() + a.layout.slot({0, head})) * width;
-      const auto place = [&](std::int64_t key) {
-        return ((a.slots[row] * a.capacity + key) * a.layout.kv_heads + head / group) * width;
-      };
       const double slope = a.alibi ? alibi_slope(a.first_head + head, a.model_heads) : 0;
-      std::vector<double> scores;
+      std::vector<double> query, scores;
+      for (std::int64_t i = 0; i < width; ++i) query.push_back(element(row, {0, head}, i));
       for (std::int64_t key = 0; key <= a.positions[row]; ++key) {
         double score = 0;
         for (std::int64_t i = 0; i < width; ++i)
-          score += qkv.at(query + i) * keys.at(place(key) + i);
+          score += query[static_cast<std::size_t>(i)] * keys.at(place(key, head / group) + i);
         scores.push_back(score * static_cast<double>(a.scale) +
                          slope * static_cast<double>(key - a.positions[row]));
       }
@@ -94,7 +109,7 @@ void cached_attention(const CachedAttention& a) {
       for (std::int64_t i = 0; i < width; ++i) {
         double value = 0;
         for (std::int64_t key = 0; key <= a.positions[row]; ++key)
-          value += scores[static_cast<std::size_t>(key)] * values.at(place(key) + i);
+          value += scores[static_cast<std::size_t>(key)] * values.at(place(key, head / group) + i);
         out.set((row * a.layout.heads + head) * width + i, value / sum);
       }
     }

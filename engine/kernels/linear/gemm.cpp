@@ -8,7 +8,9 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/linear/gemm_library.h"
+#include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -107,6 +109,33 @@ const float* scale_pointer(const at::Tensor& scale) {
   return scale.defined() ? scale.const_data_ptr<float>() : nullptr;
 }
 
+/// Products with the transposed rows of a small weight, of so few rows that they only read it.
+bool run_few_rows(const GemmCall& call, const ProductOptions& options) {
+  const auto& key = call.key;
+  const bool is_16_bits = key.a_type == at::kBFloat16 || key.a_type == at::kHalf;
+  if (key.m > kernels::kMaxFewRows || key.n > kernels::kMaxFewRowsOutputs ||
+      key.k % kernels::kFewRowsDepth != 0 || !is_16_bits || key.out_type != key.a_type ||
+      key.a_transposed || !key.b_transposed || key.a_stride % 8 != 0 || key.b_stride % 8 != 0 ||
+      alignment_of({call.a, call.b}) < 16 || options.add)
+    return false;
+  if (key.a_type == at::kBFloat16 && !kernels::cuda::gpu_limits().bf16_products) return false;
+  kernels::cuda::few_rows({.x = call.a,
+                           .weight = call.b,
+                           .bias = call.vector,
+                           .out = call.out,
+                           .rows = key.m,
+                           .outputs = key.n,
+                           .depth = key.k,
+                           .x_stride = key.a_stride,
+                           .weight_stride = key.b_stride,
+                           .out_stride = key.out_stride,
+                           .alpha = call.alpha,
+                           .dtype = key.a_type == at::kHalf ? kernels::DType::f16
+                                                                     : kernels::DType::bf16},
+                          current_stream());
+  return true;
+}
+
 }  // namespace
 
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
@@ -126,7 +155,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
   call.rows_vary = options.rows_vary;
   call.alpha = static_cast<float>(options.alpha);
   call.beta = options.add ? 1.0f : 0.0f;
-  run_gemm(call);
+  if (!run_few_rows(call, options)) run_gemm(call);
 }
 
 bool multiply_and_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,

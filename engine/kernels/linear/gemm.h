@@ -24,7 +24,8 @@ struct ProductOptions {
 /// with dense columns, all sizes multiples of 16) give any of them. On a GPU by cuBLASLt (TF32
 /// never): the first product of its kind measures which algorithm is fastest and waits for it,
 /// unless the choice is known from disk (engine/kernels/linear/gemm_cache.h) or DSTRAIN_GEMM_TUNE
-/// is 0; while a stream is captured nothing is measured. `out` must not overlap an operand.
+/// is 0; while a stream is captured nothing is measured. Products of few rows with `weight.t()` may
+/// run by our own kernel (kernels::FewRows). `out` must not overlap an operand.
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
               const ProductOptions& options = {});
 

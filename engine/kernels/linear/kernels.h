@@ -7,7 +7,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Numbers of 8 bits: arguments, the GPU version and the reference. The rules are in
+/// Numbers of 8 bits, products of few rows: arguments, the GPU version and the reference. The rules are in
 /// engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
@@ -56,12 +56,32 @@ inline constexpr std::int64_t kQuantizeRows = 128;
   return (rows + kQuantizeRows - 1) / kQuantizeRows;
 }
 
+/// out [rows, outputs] = alpha * x weight^T (+ bias), sums in fp32, of up to kMaxFewRows rows: the
+/// time is that of reading the weight, of which a library's products reach less where it is small.
+struct FewRows {
+  const void* x;       ///< [rows, depth]
+  const void* weight;  ///< [outputs, depth]
+  const void* bias;    ///< [outputs]; null: none
+  void* out;
+  std::int64_t rows, outputs, depth;  ///< depth a multiple of kFewRowsDepth
+  /// Elements from a row to the next; those of x and weight multiples of 8, as their addresses are
+  /// of 16 bytes.
+  std::int64_t x_stride, weight_stride, out_stride;
+  float alpha;
+  DType dtype;  ///< of 16 bits
+};
+inline constexpr int kMaxFewRows = 8, kFewRowsDepth = 64;
+/// More outputs are left to a library, whose products are as fast there.
+inline constexpr std::int64_t kMaxFewRowsOutputs = 4096;
+
 namespace cuda {
+void few_rows(const FewRows& args, cudaStream_t stream);
 void abs_max(const AbsMax& args, cudaStream_t stream);
 void quantize(const Quantize& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
+void few_rows(const FewRows& args);
 void abs_max(const AbsMax& args);
 void quantize(const Quantize& args);
 }  // namespace reference
