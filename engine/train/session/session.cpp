@@ -372,7 +372,8 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
   // What the test split holds has just been said.
-  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
+  prompts_ = test_questions(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
+  if (auto note = unread_answers(prompts_); !note.empty()) notes_.push_back(std::move(note));
   if (auto note = keep_answerable(prompts_, model_.sequence, recipe_.run.generate_tokens);
       !note.empty())
     notes_.push_back(std::move(note));
