@@ -159,6 +159,22 @@ void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) 
                 "leave ema out, or memory.offload; memory.offload.activations may stay");
 }
 
+/// For a metric of answers, of a model that takes text.
+void best_answers_are_made(const Recipe& r, RuleContext& context) {
+  const BestMetric metric = r.run.best.metric;
+  if (r.run.generate == 0)
+    context.error("run.best.metric",
+                  fmt::format("{}, but run.generate is 0: nothing is answered", spelling(metric)),
+                  "set run.generate to the number of test samples that are");
+  const bool maths = r.data.name == DatasetName::metamathqa;
+  const bool generated = is_generated(dataset_row(r.data.name));
+  if (!generated && maths == (metric == BestMetric::right_answers)) return;
+  context.error("run.best.metric",
+                fmt::format("{}, but answers to data.name {} have no such figure", spelling(metric),
+                            dataset_row(r.data.name).spelling),
+                generated ? "use loss" : maths ? "use right_answers" : "use exact_match or f1");
+}
+
 void best_is_measured(const Recipe& r, RuleContext& context) {
   if (r.run.best.metric == BestMetric::none) return;
   if (r.run.evaluate.is_never())
@@ -168,7 +184,11 @@ void best_is_measured(const Recipe& r, RuleContext& context) {
   const ModelFamily* family = family_of(r.model.name);
   if (family == nullptr) return;
   const bool text = family->modality == Modality::text;
-  if (r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
+  const bool answers = r.run.best.metric == BestMetric::exact_match ||
+                       r.run.best.metric == BestMetric::f1 ||
+                       r.run.best.metric == BestMetric::right_answers;
+  if (text && answers) return best_answers_are_made(r, context);
+  if (answers || r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
     context.error("run.best.metric",
                   fmt::format("{}, but model.name {} takes {}", spelling(r.run.best.metric),
                               r.model.name, text ? "text" : "images"),
@@ -213,7 +233,8 @@ std::span<const Rule> training_rules() {
       {loss_scale_starts_above_its_minimum,
        {"precision.compute", "precision.loss_scale.initial", "precision.loss_scale.fixed",
         "precision.loss_scale.minimum"}},
-      {best_is_measured, {"run.best.metric", "run.evaluate", "model.name"}},
+      {best_is_measured,
+       {"run.best.metric", "run.evaluate", "run.generate", "model.name", "data.name"}},
       {learning_rates_are_usual, {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
       {averaged_weights_rest_on_the_device,
        {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
