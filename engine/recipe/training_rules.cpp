@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/recipe/best_metric.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
@@ -184,9 +185,7 @@ void best_is_measured(const Recipe& r, RuleContext& context) {
   const ModelFamily* family = family_of(r.model.name);
   if (family == nullptr) return;
   const bool text = family->modality == Modality::text;
-  const bool answers = r.run.best.metric == BestMetric::exact_match ||
-                       r.run.best.metric == BestMetric::f1 ||
-                       r.run.best.metric == BestMetric::right_answers;
+  const bool answers = is_of_answers(r.run.best.metric);
   if (text && answers) return best_answers_are_made(r, context);
   if (answers || r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
     context.error("run.best.metric",

@@ -120,6 +120,7 @@ with tempfile.TemporaryDirectory() as scratch:
     lines, told = check_asked(folder, best, "f1")
     assert [len(line["expected"]) for line in lines] == [2] * ASKED and "right" not in lines[0], lines
     assert f"F1 {100 * best['value']:.2f}% of {ASKED} answers" in told, (told, best)
+    assert any(b"evaluation/f1" in file.read_bytes() for file in (folder / "tensorboard").iterdir())
     parts = check_resume(scratch, "f1", figures, *squad)
     assert json.loads((parts / "best.json").read_text()) == json.loads((folder / "best.json").read_text())
 
@@ -135,6 +136,10 @@ with tempfile.TemporaryDirectory() as scratch:
     assert golds <= {("5",), ("\\frac{1}{2}",)} and "f1" not in lines[0], lines
     assert f"{100 * best['value']:.2f}% right of {ASKED} answers" in told, (told, best)
 
+    # No prompt leaves room for an answer.
+    done = run("launch", RECIPE, "--ranks", 1, *[word for one in [*squad, "run.steps=8", "data.sequence=16", "data.loss=all", f"run.output={scratch}/full"]
+                                                 for word in ("--set", one)])
+    assert done.returncode == 64 and "leaves room for an answer in data.sequence (16)" in done.stdout + done.stderr, done
     # The report has them.
     for figure, title, where in (("f1", "F1", "squad-runs"), ("right_answers", "right answers", "maths-runs")):
         report = json.loads(expect_success(run("report", only_run(scratch / where), "--json")))
