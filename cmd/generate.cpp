@@ -26,10 +26,10 @@
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/output_file.h"
-#include "engine/data/tokenizer/tokenizer.h"
-#include "engine/device/device.h"
 #include "engine/data/text/chat_form.h"
 #include "engine/data/text_dataset.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/device/device.h"
 #include "engine/infer/answer_figures.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/writer.h"
@@ -394,9 +394,10 @@ Command add_generate(CLI::App& root) {
       ->check(input_file());
   app->add_flag("-i,--interactive", options->interactive,
                 "A chat at the terminal, in the form of the tokenizer's chat template.");
-  app->add_option("--test", options->test,
-                  "The first so many samples of the test split, 0 for all, are the prompts; answers "
-                  "are scored by SQuAD's exact match and F1, of metamathqa by MetaMath's rule.")
+  app->add_option(
+         "--test", options->test,
+         "The first so many samples of the test split, 0 for all, are the prompts; answers "
+         "are scored by SQuAD's exact match and F1, of metamathqa by MetaMath's rule.")
       ->check(number_in(0, 1 << 30));
   app->add_option("--data", options->data, "Recipe of that split. Default: the run's own.")
       ->check(input_file());

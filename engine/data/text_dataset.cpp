@@ -88,6 +88,7 @@ void take_answers(const DataConfig& data, const SourceFiles& sources,
       before = at + 1;
     }
   } catch (const ReadEnough&) {
+    // What follows belongs to no question.
   }
 }
 

@@ -113,8 +113,7 @@ void replace_each(std::u32string& text, std::u32string_view what, std::u32string
 std::vector<std::u32string> split_at(const std::u32string& text, std::u32string_view mark) {
   std::vector<std::u32string> parts;
   std::size_t begin = 0;
-  for (std::size_t at = text.find(mark); at != std::u32string::npos;
-       at = text.find(mark, begin)) {
+  for (std::size_t at = text.find(mark); at != std::u32string::npos; at = text.find(mark, begin)) {
     parts.push_back(text.substr(begin, at - begin));
     begin = at + mark.size();
   }

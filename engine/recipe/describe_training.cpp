@@ -189,10 +189,11 @@ void describe(CheckpointConfig& c, Visitor& v) {
 }
 
 void describe(BestConfig& c, Visitor& v) {
-  v.field("metric", c.metric,
-          {.text = "Figure of the test split that says which is best, of the average where ema.decay "
-                   "is set (answers are never those of the average). A gain is saved at once and "
-                   "kept beside run.checkpoint.keep."});
+  v.field(
+      "metric", c.metric,
+      {.text = "Figure of the test split that says which is best, of the average where ema.decay "
+               "is set (answers are never those of the average). A gain is saved at once and "
+               "kept beside run.checkpoint.keep."});
   v.field("min_delta", c.min_delta, {.text = "A gain is more than that.", .min = 0});
   v.field("patience", c.patience,
           {.text = "Evaluations in a row without a gain after which the run stops; 0: never.",

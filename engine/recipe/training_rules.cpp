@@ -173,7 +173,9 @@ void best_answers_are_made(const Recipe& r, RuleContext& context) {
   context.error("run.best.metric",
                 fmt::format("{}, but answers to data.name {} have no such figure", spelling(metric),
                             dataset_row(r.data.name).spelling),
-                generated ? "use loss" : maths ? "use right_answers" : "use exact_match or f1");
+                generated ? "use loss"
+                : maths   ? "use right_answers"
+                          : "use exact_match or f1");
 }
 
 void best_is_measured(const Recipe& r, RuleContext& context) {
@@ -234,7 +236,8 @@ std::span<const Rule> training_rules() {
         "precision.loss_scale.minimum"}},
       {best_is_measured,
        {"run.best.metric", "run.evaluate", "run.generate", "model.name", "data.name"}},
-      {learning_rates_are_usual, {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
+      {learning_rates_are_usual,
+       {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
       {averaged_weights_rest_on_the_device,
        {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
   };

@@ -285,8 +285,8 @@ TEST_CASE("Trainer's values without DeepSpeed", "[import]") {
 
 TEST_CASE("the best model of Trainer is the best by the same figure", "[import]") {
   const auto best = [](const std::string& more) {
-    return Files{{"args.json",
-                  R"({"eval_strategy": "epoch", "load_best_model_at_end": true)" + more + "}"}};
+    return Files{
+        {"args.json", R"({"eval_strategy": "epoch", "load_best_model_at_end": true)" + more + "}"}};
   };
   CHECK(recipe_of(best("")).run.best.metric == BestMetric::loss);
   const Recipe f1 = recipe_of(best(R"(, "metric_for_best_model": "eval_f1")"));

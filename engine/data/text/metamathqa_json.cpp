@@ -11,7 +11,8 @@
 namespace dstrain::text {
 namespace {
 
-/// [{"query": "", "response": "", "original_question": "", "type": ""}], members in any order, others ignored.
+/// [{"query": "", "response": "", "original_question": "", "type": ""}], members in any order,
+/// others ignored.
 class MetaMathQa final : public JsonHandler {
  public:
   MetaMathQa(JsonFile& file, const std::string& system, const RecordSink& sink)
@@ -20,7 +21,7 @@ class MetaMathQa final : public JsonHandler {
  private:
   struct Entry {
     std::optional<std::string> query = {}, response = {}, original = {};
-    std::string type = {};  ///< of no use for training: a wrong one costs nothing
+    std::string type = {};     ///< of no use for training: a wrong one costs nothing
     std::string problem = {};  ///< the first one
   };
 

@@ -379,11 +379,12 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
       !note.empty())
     notes_.push_back(std::move(note));
   if (prompts_.empty() && is_of_answers(recipe_.run.best.metric))
-    throw Error(ErrorKind::usage,
-                fmt::format("run.best.metric: {}, but no prompt of the test split leaves room for an "
-                            "answer in data.sequence ({})",
-                            spelling(recipe_.run.best.metric), model_.sequence),
-                "use a longer data.sequence, or run.best.metric loss");
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("run.best.metric: {}, but no prompt of the test split leaves room for an "
+                    "answer in data.sequence ({})",
+                    spelling(recipe_.run.best.metric), model_.sequence),
+        "use a longer data.sequence, or run.best.metric loss");
   if (prompts_.empty()) return;
   tokenizer_ = Tokenizer::open(recipe_.data.tokenizer.empty() ? recipe_.model.weights
                                                               : recipe_.data.tokenizer);
