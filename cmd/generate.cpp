@@ -26,11 +26,11 @@
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/output_file.h"
-#include "engine/data/tokenizer/tokenizer.h"
-#include "engine/device/device.h"
 #include "engine/data/text/chat_form.h"
 #include "engine/data/text_dataset.h"
-#include "engine/infer/answer_score.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/device/device.h"
+#include "engine/infer/answer_figures.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/writer.h"
 #include "engine/recipe/load.h"
@@ -152,33 +152,25 @@ Recipe recipe_of_test(const GenerateArguments& arguments, const FinishedModel& f
               "name a recipe whose test split is asked, --data RECIPE");
 }
 
-/// Sums of the scores of --test.
-class TestScores {
- public:
-  explicit TestScores(std::vector<TextQuestion> questions) : questions_(std::move(questions)) {}
-
-  [[nodiscard]] const std::vector<TextQuestion>& questions() const { return questions_; }
-  AnswerScore add(const WrittenAnswer& answer) {
-    const std::vector<std::string>& right = questions_[answer.prompt].answers;
-    const bool none = right.front().empty();  // SQuAD v2 trains a word for it
-    const AnswerScore score =
-        score_answer(none && normalised_answer(answer.text) == "unanswerable" ? "" : answer.text, right);
-    sum_.exact += score.exact;
-    sum_.f1 += score.f1;
-    ++count_;
-    return score;
-  }
-  [[nodiscard]] std::string text() const {
-    const double share = count_ == 0 ? 0 : 100.0 / static_cast<double>(count_);
-    return fmt::format("exact match {:.2f} %, F1 {:.2f} % of {} answers", sum_.exact * share,
-                       sum_.f1 * share, count_);
-  }
-
- private:
-  std::vector<TextQuestion> questions_;
-  AnswerScore sum_;
-  std::int64_t count_ = 0;
+/// The questions of --test and what answers to them are worth.
+struct TestScores {
+  std::vector<TextQuestion> questions;
+  AnswerMeans means = {};
 };
+
+/// Adds the figures of an answer to its line and to the means.
+void score(TestScores& scores, const WrittenAnswer& answer, nlohmann::ordered_json& line) {
+  const TextQuestion& question = scores.questions[answer.prompt];
+  const AnswerFigures figures = judge_answer(question, answer.text);
+  scores.means.add(figures);
+  line["expected"] = compared_answers(question);
+  if (question.rule != text::AnswerRule::words) {
+    line["right"] = figures.right_answers > 0;
+    return;
+  }
+  line["exact_match"] = figures.exact_match;
+  line["f1"] = figures.f1;
+}
 
 /// Answers in the order of the prompts, each written as soon as all before it are.
 class AnswerLines {
@@ -217,12 +209,7 @@ class AnswerLines {
                                    {"ended", answer.ended},
                                    {"logprob", answer.log_probability}};
     if (samples_ > 1) line["sample"] = answer.sample;
-    if (scores_ != nullptr) {
-      const AnswerScore score = scores_->add(answer);
-      line["right"] = scores_->questions()[answer.prompt].answers;
-      line["exact_match"] = score.exact;
-      line["f1"] = score.f1;
-    }
+    if (scores_ != nullptr) score(*scores_, answer, line);
     if (answer.tokens == 0 && answer.ended == "room") ++without_room_;
     const std::string text =
         line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -309,8 +296,11 @@ int generate(GenerateArguments arguments) {
     DataConfig data = recipe.data;
     data.tokenizer = tokenizer_folder.string();
     PreparationProgress progress;
-    scores.emplace(test_questions(data, recipe.model.weights, arguments.test, &progress));
-    for (const TextQuestion& one : scores->questions())
+    scores.emplace(
+        TestScores{test_questions(data, recipe.model.weights, arguments.test, &progress)});
+    if (const std::string note = unread_answers(scores->questions); !note.empty())
+      print_error("note: {}\n", note);
+    for (const TextQuestion& one : scores->questions)
       prompts.push_back({std::to_string(prompts.size() + 1), one.prompt});
   }
   AnswerLines lines(prompts, arguments.write.samples, std::move(output), arguments.output,
@@ -318,7 +308,7 @@ int generate(GenerateArguments arguments) {
   std::vector<std::vector<std::int64_t>> tokens;
   std::int64_t longest = 0;
   for (const FilePrompt& prompt : prompts) {
-    tokens.push_back(scores ? scores->questions()[tokens.size()].prompt_tokens
+    tokens.push_back(scores ? scores->questions[tokens.size()].prompt_tokens
                             : tokens_of(*tokenizer, prompt, form, arguments.system));
     if (tokens.back().empty())
       throw Error(ErrorKind::data, fmt::format("prompt {} has no token", prompt.id),
@@ -376,7 +366,9 @@ int generate(GenerateArguments arguments) {
   if (without > 0)
     print_error("{} of {} prompts fill all {} positions of the model and got no answer\n", without,
                 prompts.size(), found.positions);
-  if (scores) print_error("{}\n", scores->text());
+  if (scores && scores->means.count() > 0)
+    print_error("{} of {} answers\n", describe_answers(scores->means.means()),
+                scores->means.count());
   constexpr int kInterrupted = 130;
   return interrupted != 0 ? kInterrupted : 0;
 }
@@ -402,9 +394,10 @@ Command add_generate(CLI::App& root) {
       ->check(input_file());
   app->add_flag("-i,--interactive", options->interactive,
                 "A chat at the terminal, in the form of the tokenizer's chat template.");
-  app->add_option("--test", options->test,
-                  "The first so many samples of the test split, 0 for all, are the prompts; the answers "
-                  "are scored by SQuAD's exact match and F1.")
+  app->add_option(
+         "--test", options->test,
+         "The first so many samples of the test split, 0 for all, are the prompts; answers "
+         "are scored by SQuAD's exact match and F1, of metamathqa by MetaMath's rule.")
       ->check(number_in(0, 1 << 30));
   app->add_option("--data", options->data, "Recipe of that split. Default: the run's own.")
       ->check(input_file());

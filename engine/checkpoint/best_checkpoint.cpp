@@ -12,6 +12,7 @@
 #include "engine/base/log.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/recipe/best_metric.h"
 #include "engine/recipe/choices.h"
 
 namespace dstrain {
@@ -19,10 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kFile = "best.json";
-
-bool is_lower_better(BestMetric metric) {
-  return metric == BestMetric::loss || metric == BestMetric::perplexity;
-}
 
 /// The file's content; nothing where it is missing or broken.
 std::optional<nlohmann::json> read(const fs::path& run) {

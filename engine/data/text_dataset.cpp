@@ -63,6 +63,35 @@ void note_training(const DataConfig& data, const OpenSplit& open, ProgressSink& 
                             share < kFew ? ": `dstrain data show` prints samples with them" : ""));
 }
 
+/// Ends the reading of a file.
+struct ReadEnough {};
+
+/// Reads answers and rules, which token files have none of, from the files of the split up to the
+/// last record that is asked; `asked`: by record, from 0 through all files, its question's index.
+void take_answers(const DataConfig& data, const SourceFiles& sources,
+                  const std::map<std::int64_t, std::size_t>& asked,
+                  std::vector<TextQuestion>& questions) {
+  const TextFormat& format = text_format(data);
+  if (!format.answers || asked.empty()) return;
+  std::int64_t before = 0, at = -1;
+  const auto take = [&](Record&& record) {
+    at = before + record.number - 1;
+    if (const auto found = asked.find(at); found != asked.end()) {
+      questions[found->second].answers = std::move(record.answers);
+      questions[found->second].rule = record.rule;
+    }
+    if (at >= asked.rbegin()->first) throw ReadEnough();
+  };
+  try {
+    for (const auto& file : sources.files) {
+      format.read(data, sources, file, "", take);
+      before = at + 1;
+    }
+  } catch (const ReadEnough&) {
+    // What follows belongs to no question.
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
@@ -82,28 +111,6 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
   return make_rows(data, std::move(open.file), std::move(open.selection), seed);
 }
 
-std::vector<TextSample> sample_prompts(const DataConfig& data, const std::string& model_weights,
-                                       int count, ProgressSink* progress) {
-  if (is_generated(dataset_row(data.name)) || count == 0) return {};
-  const OpenSplit open = open_split(data, true, tokenizer_source(data, model_weights), progress);
-  const auto tokenizer = Tokenizer::open(tokenizer_file(data, model_weights));
-  std::vector<TextSample> samples;
-  for (std::size_t i = 0; i < open.selection.samples.size() && std::ssize(samples) < count; ++i) {
-    const std::int64_t at = open.selection.samples[i];
-    std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.file.length(at)));
-    open.file.copy(at, tokens);
-    const std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
-    const std::span<const std::int32_t> all(ids);
-    const std::size_t response = open.file.sample(at).response;
-    tokens.resize(response);
-    samples.push_back({.prompt = tokenizer->decode(all.first(response), false),
-                       .response = tokenizer->decode(all.subspan(response)),
-                       .prompt_tokens = std::move(tokens),
-                       .end_token = open.file.summary().end});
-  }
-  return samples;
-}
-
 std::vector<TextQuestion> test_questions(const DataConfig& data, const std::string& model_weights,
                                          std::int64_t count, ProgressSink* progress) {
   if (is_generated(dataset_row(data.name))) return {};
@@ -119,29 +126,22 @@ std::vector<TextQuestion> test_questions(const DataConfig& data, const std::stri
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.file.length(at)));
     std::vector<std::uint8_t> said(tokens.size(), 1);  // by the model, of chats as marks say
     open.file.copy(at, tokens, said);
-    const std::size_t response = open.file.sample(at).response;
-    const std::vector<std::int32_t> prompt(
-        tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(response));
+    const std::size_t begin = open.file.sample(at).response;
+    const std::vector<std::int32_t> prompt(tokens.begin(),
+                                           tokens.begin() + static_cast<std::ptrdiff_t>(begin));
     std::vector<std::int32_t> answer;
-    for (std::size_t t = response; t < tokens.size(); ++t)
+    for (std::size_t t = begin; t < tokens.size(); ++t)
       if (said[t] != 0) answer.push_back(static_cast<std::int32_t>(tokens[t]));
-    tokens.resize(response);
+    tokens.resize(begin);
     by_record.emplace(open.file.sample(at).record, questions.size());
+    std::string response = tokenizer->decode(answer);
     questions.push_back({.prompt_tokens = std::move(tokens),
                          .prompt = tokenizer->decode(prompt, false),
-                         .answers = {tokenizer->decode(answer)}});
+                         .response = response,
+                         .answers = {std::move(response)},
+                         .end_token = open.file.summary().end});
   }
-  // Token files keep one answer of each record.
-  std::int64_t before = 0, last = -1;
-  for (const auto& file : open.sources.files) {
-    text_format(data).read(data, open.sources, file, "", [&](Record&& record) {
-      last = before + record.number - 1;
-      const auto found = by_record.find(last);
-      if (found != by_record.end() && !record.answers.empty())
-        questions[found->second].answers = std::move(record.answers);
-    });
-    before = last + 1;
-  }
+  take_answers(data, open.sources, by_record, questions);
   return questions;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/data/text/progress_sink.h"
+#include "engine/data/text/record.h"
 #include "engine/recipe/recipe.h"
 
 namespace dstrain {
@@ -22,24 +23,16 @@ namespace dstrain {
                                                      std::int64_t vocab_size, std::int64_t seed,
                                                      ProgressSink* progress);
 
-/// A sample in words, and the tokens that a model goes on from.
-struct TextSample {
-  std::string prompt, response;
-  std::vector<std::int64_t> prompt_tokens;
-  std::int64_t end_token = 0;  ///< closes the response
-};
-/// The first `count` samples of the test split, fewer where it is smaller; none of random data.
-[[nodiscard]] std::vector<TextSample> sample_prompts(const DataConfig& data,
-                                                     const std::string& model_weights, int count,
-                                                     ProgressSink* progress);
-
 /// A sample of the test split as a model is asked.
 struct TextQuestion {
   std::vector<std::int64_t> prompt_tokens;
-  std::string prompt;
+  std::string prompt;                ///< in words, special tokens included
+  std::string response;              ///< what training wants the model to say
   std::vector<std::string> answers;  ///< that are right, one at least; an empty one: there is none
+  text::AnswerRule rule = text::AnswerRule::words;
+  std::int64_t end_token = 0;  ///< closes the response
 };
-/// The first `count` of the test split (0: all), of which no prompt is cut.
+/// The first `count` of the test split (0: all), of which no prompt is cut; none of random data.
 [[nodiscard]] std::vector<TextQuestion> test_questions(const DataConfig& data,
                                                        const std::string& model_weights,
                                                        std::int64_t count, ProgressSink* progress);

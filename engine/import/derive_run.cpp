@@ -97,12 +97,16 @@ void best(Import& import) {
   if (word.starts_with("eval_")) word.erase(0, 5);
   const auto refuse = [&](Given* given) {
     import.error(given, fmt::format("the best of {} is not found", given->value),
-                 "loss, accuracy and perplexity are, or leave load_best_model_at_end out");
+                 "loss, accuracy, perplexity, exact_match and f1 are, or leave "
+                 "load_best_model_at_end out");
   };
-  if (word != "loss" && word != "accuracy" && word != "perplexity") return refuse(metric);
-  const bool up = import.flag(kTrainer, "greater_is_better").value_or(word == "accuracy");
-  if (up != (word == "accuracy")) return refuse(greater);
+  const bool falls = word == "loss" || word == "perplexity";
+  const bool answers = word == "exact_match" || word == "f1";
+  if (!falls && !answers && word != "accuracy") return refuse(metric);
+  if (import.flag(kTrainer, "greater_is_better").value_or(!falls) == falls) return refuse(greater);
   import.set("run.best.metric", word, metric != nullptr ? metric : load);
+  if (answers && !import.chosen("run.generate"))
+    import.set("run.generate", "256", metric);  // a part: each answer takes many passes
   if (metric != nullptr) load->became = "run.best.load: true";
 }
 

@@ -91,7 +91,7 @@ constexpr KeyRule kArguments[] = {
     {"auto_find_batch_size", flag, no_effect, "", "dstrain plan says what fits", "false", changes},
     {"load_best_model_at_end", flag, translated, "run.best.metric"},
     {"metric_for_best_model", any, translated, "run.best.metric",
-     "loss, accuracy, perplexity; others: refused"},
+     "loss, accuracy, perplexity, exact_match, f1; others: refused"},
     {"greater_is_better", any, no_effect, "", "run.best.metric says it"},
     {"report_to", any, translated, "metrics.tensorboard, metrics.wandb",
      "others are covered by metrics.jsonl; absent: none"},

@@ -58,7 +58,7 @@ struct EvaluationMetrics {
   double top5 = 0;                 ///< 0 to 1; nan: not known
   double ema_loss = kUnknown;      ///< of the average of the weights
   double ema_accuracy = kUnknown;  ///< the same, top-1
-  // Of the answers of run.generate, 0 to 1, each by its rule; nan: not asked, or another rule.
+  // Answers of run.generate, 0 to 1, each by its rule; nan: not asked, or another rule.
   double exact_match = kUnknown;
   double f1 = kUnknown;
   double right_answers = kUnknown;  ///< share of right ones, by MetaMath's rule

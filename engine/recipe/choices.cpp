@@ -186,6 +186,12 @@ constexpr Choice kBestMetrics[] = {
     choice(BestMetric::perplexity, "perplexity", "lowest perplexity (text)"),
     choice(BestMetric::accuracy, "accuracy", "highest share of right predictions"),
     choice(BestMetric::top5, "top5", "highest share with the right class among five (images)"),
+    choice(BestMetric::exact_match, "exact_match",
+           "highest share of answers of run.generate that are a right one (squad, jsonl, chat)"),
+    choice(BestMetric::f1, "f1", "highest F1 of their words (squad, jsonl, chat)"),
+    choice(BestMetric::right_answers, "right_answers",
+           "highest share of answers of run.generate that are right by MetaMath's rule "
+           "(metamathqa)"),
 };
 constexpr Choice kTooLong[] = {
     choice(TooLong::truncate, "truncate", "its end is cut off"),

@@ -161,7 +161,8 @@ void describe(RunConfig& c, Visitor& v) {
   v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .min = 0});
   v.field("evaluate", c.evaluate, {.text = "How often the test split is evaluated."});
   v.field("generate", c.generate,
-          {.text = "Answers to test samples that are written out after each evaluation (text).",
+          {.text = "Answers to test samples that are written out and scored after each evaluation "
+                   "(text).",
            .unit = "samples",
            .min = 0,
            .max = 1024});
@@ -188,9 +189,11 @@ void describe(CheckpointConfig& c, Visitor& v) {
 }
 
 void describe(BestConfig& c, Visitor& v) {
-  v.field("metric", c.metric,
-          {.text = "Figure of the test split that says which is best, of the average where ema.decay "
-                   "is set. A gain is saved at once and kept beside run.checkpoint.keep."});
+  v.field(
+      "metric", c.metric,
+      {.text = "Figure of the test split that says which is best, of the average where ema.decay "
+               "is set (answers are never those of the average). A gain is saved at once and "
+               "kept beside run.checkpoint.keep."});
   v.field("min_delta", c.min_delta, {.text = "A gain is more than that.", .min = 0});
   v.field("patience", c.patience,
           {.text = "Evaluations in a row without a gain after which the run stops; 0: never.",

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/recipe/best_metric.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
@@ -159,6 +160,24 @@ void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) 
                 "leave ema out, or memory.offload; memory.offload.activations may stay");
 }
 
+/// For a metric of answers, of a model that takes text.
+void best_answers_are_made(const Recipe& r, RuleContext& context) {
+  const BestMetric metric = r.run.best.metric;
+  if (r.run.generate == 0)
+    context.error("run.best.metric",
+                  fmt::format("{}, but run.generate is 0: nothing is answered", spelling(metric)),
+                  "set run.generate to the number of test samples that are");
+  const bool maths = r.data.name == DatasetName::metamathqa;
+  const bool generated = is_generated(dataset_row(r.data.name));
+  if (!generated && maths == (metric == BestMetric::right_answers)) return;
+  context.error("run.best.metric",
+                fmt::format("{}, but answers to data.name {} have no such figure", spelling(metric),
+                            dataset_row(r.data.name).spelling),
+                generated ? "use loss"
+                : maths   ? "use right_answers"
+                          : "use exact_match or f1");
+}
+
 void best_is_measured(const Recipe& r, RuleContext& context) {
   if (r.run.best.metric == BestMetric::none) return;
   if (r.run.evaluate.is_never())
@@ -168,7 +187,9 @@ void best_is_measured(const Recipe& r, RuleContext& context) {
   const ModelFamily* family = family_of(r.model.name);
   if (family == nullptr) return;
   const bool text = family->modality == Modality::text;
-  if (r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
+  const bool answers = is_of_answers(r.run.best.metric);
+  if (text && answers) return best_answers_are_made(r, context);
+  if (answers || r.run.best.metric == (text ? BestMetric::top5 : BestMetric::perplexity))
     context.error("run.best.metric",
                   fmt::format("{}, but model.name {} takes {}", spelling(r.run.best.metric),
                               r.model.name, text ? "text" : "images"),
@@ -213,8 +234,10 @@ std::span<const Rule> training_rules() {
       {loss_scale_starts_above_its_minimum,
        {"precision.compute", "precision.loss_scale.initial", "precision.loss_scale.fixed",
         "precision.loss_scale.minimum"}},
-      {best_is_measured, {"run.best.metric", "run.evaluate", "model.name"}},
-      {learning_rates_are_usual, {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
+      {best_is_measured,
+       {"run.best.metric", "run.evaluate", "run.generate", "model.name", "data.name"}},
+      {learning_rates_are_usual,
+       {"optimizer.name", "optimizer.lr", "lora.rank", "lora.rslora", "model.name"}},
       {averaged_weights_rest_on_the_device,
        {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
   };

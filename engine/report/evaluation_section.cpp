@@ -26,6 +26,9 @@ constexpr Column kColumns[] = {
     {"top 5", "top5", &EvaluationRow::top5, share_words},
     {"loss, average", "ema_loss", &EvaluationRow::ema_loss, number_words},
     {"accuracy, average", "ema_accuracy", &EvaluationRow::ema_accuracy, share_words},
+    {"exact match", "exact_match", &EvaluationRow::exact_match, share_words},
+    {"F1", "f1", &EvaluationRow::f1, share_words},
+    {"right answers", "right_answers", &EvaluationRow::right_answers, share_words},
     {"took", "seconds", &EvaluationRow::seconds, time_words},
     {"samples/s", "samples_per_s", &EvaluationRow::samples_per_s, rate_words},
 };

@@ -96,6 +96,9 @@ Json run_json(const RunFigures& run) {
                                    {"top5", known(row.top5)},
                                    {"ema_loss", known(row.ema_loss)},
                                    {"ema_accuracy", known(row.ema_accuracy)},
+                                   {"exact_match", known(row.exact_match)},
+                                   {"f1", known(row.f1)},
+                                   {"right_answers", known(row.right_answers)},
                                    {"seconds", known(row.seconds)},
                                    {"samples_per_s", known(row.samples_per_s)}});
   for (const LostTime& lost : run.lost)

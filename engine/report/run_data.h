@@ -59,6 +59,9 @@ struct EvaluationRow {
   double top5 = kUnknown;
   double ema_loss = kUnknown;  ///< of the average of the weights
   double ema_accuracy = kUnknown;
+  double exact_match = kUnknown;  ///< of the answers of run.generate, like the next two
+  double f1 = kUnknown;
+  double right_answers = kUnknown;
   double samples = kUnknown;
   double seconds = kUnknown;
   // From these and the steps.
@@ -73,6 +76,9 @@ inline constexpr LineNumber<EvaluationRow> kEvaluationNumbers[] = {
     {"top5", &EvaluationRow::top5},
     {"ema_loss", &EvaluationRow::ema_loss},
     {"ema_accuracy", &EvaluationRow::ema_accuracy},
+    {"exact_match", &EvaluationRow::exact_match},
+    {"f1", &EvaluationRow::f1},
+    {"right_answers", &EvaluationRow::right_answers},
     {"samples", &EvaluationRow::samples},
     {"seconds", &EvaluationRow::seconds},
 };

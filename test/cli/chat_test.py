@@ -178,12 +178,12 @@ run:       {{ steps: 2, evaluate: never, output: {folder}/runs }}
         assert done.returncode == 0, done.stderr
         lines = [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
         mean = [100 * sum(one[key] for one in lines) / len(lines) for key in ("exact_match", "f1")]
-        assert f"exact match {mean[0]:.2f} %, F1 {mean[1]:.2f} % of {len(lines)} answers" in done.stderr, (mean, done.stderr)
+        assert f"exact match {mean[0]:.2f}%, F1 {mean[1]:.2f}% of {len(lines)} answers" in done.stderr, (mean, done.stderr)
         return lines
     lines = asked("--data", recipe, "--set", "data.test_share=0.3", "--test", 0)
     questions = {tokenizer.apply_chat_template(chat[:-1], tokenize=False, add_generation_prompt=True, chat_template=UNMARKED): chat[-1]["content"]
                  for chat in CHATS}
-    assert 1 <= len(lines) < len(CHATS) and all(questions[one["prompt"]] == one["right"][0] for one in lines), lines
+    assert 1 <= len(lines) < len(CHATS) and all(questions[one["prompt"]] == one["expected"][0] for one in lines), lines
     (folder / "squad").mkdir()
     entry = dict(context="The Broncos won.", qas=[
         dict(id="1", question="Who won?", answers=[dict(text="The Broncos", answer_start=0), dict(text="Broncos", answer_start=4)]),
@@ -191,7 +191,7 @@ run:       {{ steps: 2, evaluate: never, output: {folder}/runs }}
     for name in ("train", "dev"):
         (folder / f"squad/{name}-v2.0.json").write_text(json.dumps(dict(data=[dict(title="x", paragraphs=[entry])])))
     lines = asked("--data", recipe, "--set", "data.name=squad", "--set", f"data.path={folder}/squad", "--set", "data.loss=response", "--test", 2)
-    assert [one["right"] for one in lines] == [["The Broncos", "Broncos"], [""]], lines
+    assert [one["expected"] for one in lines] == [["The Broncos", "Broncos"], [""]], lines
     assert lines[0]["prompt"] == "Question: Who won? Context: The Broncos won. Answer:", lines
     done = run("generate", folder / "exported", "--cpu", "--test", 1)
     assert done.returncode == 64 and "--data RECIPE" in done.stderr, done.stderr

@@ -150,6 +150,17 @@ TEST_CASE("MetaMathQA becomes a chat, what rephrases one question is one group",
           "<|im_start|>assistant\n");
   REQUIRE(records[0].response == "The answer is: 4<|im_end|>");
   REQUIRE(records[0].group == "What is two and two?");
+  REQUIRE(records[0].answers == std::vector<std::string>{"The answer is: 4"});
+  REQUIRE(records[0].rule == AnswerRule::math);
+  Json number = metamathqa_entry("q", "r", "o"), none = number, odd = number;
+  number["type"] = "GSM_Rephrased";
+  none.erase("type");
+  odd["type"] = 7;
+  const auto others = metamathqa(Json::array({number, none, odd}).dump());
+  REQUIRE(problems(others) == std::vector<std::string>{"", "", ""});
+  REQUIRE(others[0].rule == AnswerRule::gsm);
+  REQUIRE(others[1].rule == AnswerRule::math);
+  REQUIRE(others[2].rule == AnswerRule::math);
 }
 
 TEST_CASE("every problem of a MetaMathQA entry is found, and the others are read", "[text]") {

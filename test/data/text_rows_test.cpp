@@ -219,7 +219,7 @@ TEST_CASE("samples begin as the tokenizer's template says, and a label is never 
   REQUIRE(bytes_of(row.tokens) == "one two");
   REQUIRE(row.tokens[8] == 256);
   REQUIRE(std::ranges::find(row.labels, 258) == row.labels.end());
-  const auto samples = sample_prompts(data, weights, 1, nullptr);
+  const auto samples = test_questions(data, weights, 1, nullptr);
   REQUIRE(samples.at(0).prompt_tokens.front() == 258);
   REQUIRE(samples.at(0).prompt_tokens.size() == 5);
   REQUIRE(samples.at(0).prompt == "<s>six ");
@@ -265,11 +265,14 @@ TEST_CASE("text of files goes through the model's tokenizer, and prompts come ba
   REQUIRE(labelled.back() == 256);
   REQUIRE(row.tokens.back() == 257);
 
-  const auto samples = sample_prompts(data, weights, 5, nullptr);
+  const auto samples = test_questions(data, weights, 5, nullptr);
   REQUIRE(samples.size() == 2);
   REQUIRE(samples[0].prompt == "Question: City? Context: " + context + " Answer:");
   REQUIRE(samples[0].response == " Zürich");
   REQUIRE(bytes_of(samples[0].prompt_tokens) == samples[0].prompt);
+  REQUIRE(samples[0].answers == std::vector<std::string>{"Zürich", "another answer"});
+  REQUIRE(samples[1].answers == std::vector<std::string>{"Limmat", "another answer"});
+  REQUIRE(samples[1].rule == AnswerRule::words);
   REQUIRE(samples[0].end_token == 256);
 
   const TextStatistics statistics = text_statistics(data, Split::test, weights, 0, nullptr);

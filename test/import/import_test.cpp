@@ -283,6 +283,22 @@ TEST_CASE("Trainer's values without DeepSpeed", "[import]") {
             .optimizer.warmup_steps == 11);
 }
 
+TEST_CASE("the best model of Trainer is the best by the same figure", "[import]") {
+  const auto best = [](const std::string& more) {
+    return Files{
+        {"args.json", R"({"eval_strategy": "epoch", "load_best_model_at_end": true)" + more + "}"}};
+  };
+  CHECK(recipe_of(best("")).run.best.metric == BestMetric::loss);
+  const Recipe f1 = recipe_of(best(R"(, "metric_for_best_model": "eval_f1")"));
+  CHECK(f1.run.best.metric == BestMetric::f1);
+  CHECK(f1.run.generate == 256);
+  CHECK(recipe_of(best(R"(, "metric_for_best_model": "exact_match", "greater_is_better": true)"))
+            .run.best.metric == BestMetric::exact_match);
+  CHECK(holds(said(best(R"(, "metric_for_best_model": "f1", "greater_is_better": false)")),
+              "the best of false is not found"));
+  CHECK(holds(said(best(R"(, "metric_for_best_model": "rouge")")), "exact_match and f1 are"));
+}
+
 TEST_CASE("a command line gives ranks, hosts, files and the script's arguments", "[import]") {
   ImportOptions options =
       test::options_of({{"c.json", config("\"zero_optimization\": {\"stage\": 2}")},

@@ -111,7 +111,8 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
         "\"forward_s\":0.0625,\"backward_s\":0.125,\"optimizer_s\":null,\"data_wait_s\":0.0,"
         "\"exposed_comm_s\":0.03125,\"gpu_util\":0.5,\"gpu_temp_c\":61.0}\n"
         "{\"kind\":\"evaluation\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":0.75,"
-        "\"top5\":0.0,\"ema_loss\":null,\"ema_accuracy\":null,\"samples\":120,\"targets\":360,"
+        "\"top5\":0.0,\"ema_loss\":null,\"ema_accuracy\":null,\"exact_match\":null,\"f1\":null,"
+        "\"right_answers\":null,\"samples\":120,\"targets\":360,"
         "\"seconds\":0.0}\n");
 }
 

@@ -186,13 +186,15 @@ TEST_CASE("an answer follows the whole prompt, however long it may become", "[tr
 TEST_CASE("prompts that fill the sequence are left out, and those with little room counted",
           "[train][text]") {
   const auto samples = [](const std::vector<std::size_t>& lengths) {
-    std::vector<TextSample> list;
+    std::vector<TextQuestion> list;
     for (const std::size_t length : lengths)
-      list.push_back(
-          {.prompt = {}, .response = {}, .prompt_tokens = std::vector<std::int64_t>(length)});
+      list.push_back({.prompt_tokens = std::vector<std::int64_t>(length),
+                      .prompt = {},
+                      .response = {},
+                      .answers = {}});
     return list;
   };
-  std::vector<TextSample> all = samples({4, 5, 6, 8, 9});
+  std::vector<TextQuestion> all = samples({4, 5, 6, 8, 9});
   CHECK(keep_answerable(all, 8, 3) ==
         "run.generate: of 5 prompts 2 fill data.sequence (8) and get no answer, 1 leave room for "
         "fewer than run.generate_tokens (3); a longer data.sequence has room");

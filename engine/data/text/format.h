@@ -21,6 +21,7 @@ struct TextFormat {
                const RecordSink& sink);
   /// Error{usage} where keys of the recipe that only it reads are wrong; null: it has none.
   void (*check)(const DataConfig& data) = nullptr;
+  bool answers = false;                ///< its records say the right ones, and maybe a rule
   bool chat = false;                   ///< its samples are Qwen2.5's chats, in words
   std::string_view record = "record";  ///< what a record of its files is called
 };

@@ -43,6 +43,7 @@ void read_metamathqa(const DataConfig&, const SourceFiles& sources, const fs::pa
 const TextFormat kMetaMathQa = {.name = DatasetName::metamathqa,
                                 .find = find_metamathqa,
                                 .read = read_metamathqa,
+                                .answers = true,
                                 .chat = true};
 
 }  // namespace dstrain::text

@@ -11,7 +11,8 @@
 namespace dstrain::text {
 namespace {
 
-/// [{"query": "", "response": "", "original_question": ""}], members in any order, others ignored.
+/// [{"query": "", "response": "", "original_question": "", "type": ""}], members in any order,
+/// others ignored.
 class MetaMathQa final : public JsonHandler {
  public:
   MetaMathQa(JsonFile& file, const std::string& system, const RecordSink& sink)
@@ -20,6 +21,7 @@ class MetaMathQa final : public JsonHandler {
  private:
   struct Entry {
     std::optional<std::string> query = {}, response = {}, original = {};
+    std::string type = {};     ///< of no use for training: a wrong one costs nothing
     std::string problem = {};  ///< the first one
   };
 
@@ -32,6 +34,10 @@ class MetaMathQa final : public JsonHandler {
 
   void on_string(std::string& value) override {
     const bool broken = file_.take_broken();
+    if (in_entry() && key_ == "type") {
+      entry_.type = std::move(value);
+      return;
+    }
     std::optional<std::string>* field = member();
     if (field == nullptr) return on_other("text");
     *field = std::move(value);
@@ -78,14 +84,17 @@ class MetaMathQa final : public JsonHandler {
     if (record.problem.empty()) {
       record.prompt = qwen_chat_prompt(system_, *entry.query);
       record.response = chat_response(*entry.response);
+      record.rule = metamathqa_rule(entry.type);
+      record.answers.push_back(std::move(*entry.response));
       record.group = entry.original ? std::move(*entry.original) : std::move(*entry.query);
     }
     sink_(std::move(record));
   }
 
+  [[nodiscard]] bool in_entry() const { return depth_ == 2 && !in_list_; }
   /// Where the value of the present key goes; null when it is not ours.
   std::optional<std::string>* member() {
-    if (depth_ != 2 || in_list_) return nullptr;
+    if (!in_entry()) return nullptr;
     if (key_ == "query") return &entry_.query;
     if (key_ == "response") return &entry_.response;
     if (key_ == "original_question") return &entry_.original;

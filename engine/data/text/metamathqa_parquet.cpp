@@ -22,14 +22,18 @@ std::string problem_of(const ParquetRow& row) {
 
 void read_metamathqa_parquet(const std::filesystem::path& file, const std::string& system,
                              const RecordSink& sink) {
-  const std::vector<ParquetColumn> columns = {
-      {.name = "query"}, {.name = "response"}, {.name = "original_question", .optional = true}};
+  const std::vector<ParquetColumn> columns = {{.name = "query"},
+                                              {.name = "response"},
+                                              {.name = "original_question", .optional = true},
+                                              {.name = "type", .optional = true}};
   for_each_parquet_row(
       file, columns, [&](const ParquetRow& row, std::int64_t number, double share) {
         Record record{.number = number, .problem = problem_of(row), .share = share};
         if (record.problem.empty()) {
           record.prompt = qwen_chat_prompt(system, row[0]->texts[0]);
           record.response = chat_response(row[1]->texts[0]);
+          record.rule = metamathqa_rule(row[3]->null ? "" : row[3]->texts[0]);
+          record.answers.emplace_back(row[1]->texts[0]);
           record.group = row[2]->null ? row[0]->texts[0] : row[2]->texts[0];
         }
         sink(std::move(record));

@@ -60,6 +60,7 @@ void read_squad(const DataConfig&, const SourceFiles& sources, const fs::path& f
 
 }  // namespace
 
-const TextFormat kSquad = {.name = DatasetName::squad, .find = find_squad, .read = read_squad};
+const TextFormat kSquad = {
+    .name = DatasetName::squad, .find = find_squad, .read = read_squad, .answers = true};
 
 }  // namespace dstrain::text

@@ -240,16 +240,28 @@ void RunReport::evaluation(const EvaluationTotals& totals,
                   format_duration(seconds),
                   static_cast<double>(session_.test_size()) * (average ? 2 : 1) / seconds));
   if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
-  metrics_.evaluation({.step = step,
-                       .epoch = epoch_of(step),
-                       .loss = totals.loss,
-                       .accuracy = totals.top1,
-                       .top5 = totals.top5,
-                       .ema_loss = average ? average->loss : kUnknown,
-                       .ema_accuracy = average ? average->top1 : kUnknown,
-                       .samples = session_.test_size(),
-                       .targets = static_cast<std::int64_t>(totals.targets),
-                       .seconds = seconds});
+  evaluation_metrics_ = {.step = step,
+                         .epoch = epoch_of(step),
+                         .loss = totals.loss,
+                         .accuracy = totals.top1,
+                         .top5 = totals.top5,
+                         .ema_loss = average ? average->loss : kUnknown,
+                         .ema_accuracy = average ? average->top1 : kUnknown,
+                         .samples = session_.test_size(),
+                         .targets = static_cast<std::int64_t>(totals.targets),
+                         .seconds = seconds};
+}
+
+void RunReport::end_evaluation(const std::vector<GeneratedAnswer>& answers,
+                               const AnswerFigures& means) {
+  show(answers);
+  evaluation_metrics_.exact_match = means.exact_match;
+  evaluation_metrics_.f1 = means.f1;
+  evaluation_metrics_.right_answers = means.right_answers;
+  metrics_.evaluation(evaluation_metrics_);
+  if (answers.empty()) return;
+  answers_ = fmt::format("{} of {} answers", describe_answers(means), answers.size());
+  progress_.note("  " + answers_);
 }
 
 std::string RunReport::describe(const EvaluationTotals& totals) const {
@@ -268,16 +280,23 @@ std::string describe_evaluation(const EvaluationTotals& totals, bool language) {
 }
 
 /// A few answers of the model as it is now, so that a person sees what it learned.
-void RunReport::answers(const std::vector<GeneratedAnswer>& answers) {
+void RunReport::show(const std::vector<GeneratedAnswer>& answers) {
   const std::int64_t step = session_.next_step();
   constexpr std::size_t kMostShown = 300;
   for (const GeneratedAnswer& answer : answers) {
     progress_.note(fmt::format("  prompt   ...{}", tail(answer.prompt, kMostShown)));
     progress_.note(fmt::format("  expected {}", one_line(answer.expected, kMostShown)));
     progress_.note(fmt::format("  answer   {}", one_line(answer.generated, kMostShown)));
-    metrics_.event(
-        "generated", step,
-        {{"prompt", answer.prompt}, {"expected", answer.expected}, {"answer", answer.generated}});
+    std::vector<std::pair<std::string, std::string>> fields = {
+        {"prompt", answer.prompt}, {"expected", answer.expected}, {"answer", answer.generated}};
+    const AnswerFigures& figures = answer.figures;
+    if (std::isnan(figures.right_answers)) {
+      fields.emplace_back("exact_match", fmt::format("{}", figures.exact_match));
+      fields.emplace_back("f1", fmt::format("{:.4f}", figures.f1));
+    } else {
+      fields.emplace_back("right", figures.right_answers > 0 ? "true" : "false");
+    }
+    metrics_.event("generated", step, std::move(fields));
   }
 }
 
@@ -320,6 +339,7 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
     progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));
     if (average_evaluation_)
       progress_.note(fmt::format("  average of the weights: {}", describe(*average_evaluation_)));
+    if (!answers_.empty()) progress_.note("  " + answers_);
   }
   if (skipped_steps > 0) {
     progress_.note(

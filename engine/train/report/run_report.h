@@ -40,10 +40,11 @@ class RunReport {
   /// What this host's sampler has seen since the step before.
   void host(const HostSample& sample);
   void note(const std::string& text) { progress_.note(text); }
-  /// `average`: of the average of the weights, where there is one.
+  /// `average`: of the average of the weights, where there is one. end_evaluation() follows.
   void evaluation(const EvaluationTotals& totals, const std::optional<EvaluationTotals>& average,
                   double seconds);
-  void answers(const std::vector<GeneratedAnswer>& answers);
+  /// Its answers, if any, and their means.
+  void end_evaluation(const std::vector<GeneratedAnswer>& answers, const AnswerFigures& means);
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);
   /// `host_s`: what the host works for one step; 0: not measured.
@@ -51,6 +52,7 @@ class RunReport {
 
  private:
   void announce(Begin how);
+  void show(const std::vector<GeneratedAnswer>& answers);
   void count(const StepOutcome& outcome, const HostTimes& host);
   [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
   [[nodiscard]] double mfu(double step_s) const;
@@ -83,6 +85,8 @@ class RunReport {
   std::optional<EvaluationTotals> evaluation_;          ///< the last
   std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;
+  EvaluationMetrics evaluation_metrics_;  ///< the same, until its answers are there
+  std::string answers_;                   ///< of the last, in words: "exact match 62.50%, ..."
   std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
   StepTimes times_;               ///< sums over the timed ones of them
   double data_wait_s_ = 0;        ///< sum over them

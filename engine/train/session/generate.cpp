@@ -20,7 +20,7 @@ struct Row {
   bool ended = false;
 };
 
-Row start_row(const TextSample& sample, const GenerateOptions& options) {
+Row start_row(const TextQuestion& sample, const GenerateOptions& options) {
   const std::vector<std::int64_t>& prompt = sample.prompt_tokens;
   DSTRAIN_CHECK(std::cmp_less(prompt.size(), options.sequence), "a prompt that leaves no room");
   return {.tokens = prompt, .answer_begin = prompt.size(), .ended = prompt.empty()};
@@ -60,7 +60,7 @@ void agree(Communicator& ranks, int speaker, at::Tensor& tokens, c10::Device dev
   tokens = shared.cpu().to(at::kLong);
 }
 
-void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Executor& executor,
+void complete(std::vector<Row>& rows, std::span<const TextQuestion> samples, Executor& executor,
               Communicator& ranks, const GenerateOptions& options, bool rehearse) {
   for (int token = 0; token < options.most_tokens; ++token) {
     if (std::ranges::all_of(rows, &Row::ended)) return;
@@ -81,14 +81,14 @@ void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Execu
 
 }  // namespace
 
-std::string keep_answerable(std::vector<TextSample>& samples, std::int64_t sequence,
+std::string keep_answerable(std::vector<TextQuestion>& samples, std::int64_t sequence,
                             int most_tokens) {
   const std::size_t asked = samples.size();
-  std::erase_if(samples, [&](const TextSample& sample) {
+  std::erase_if(samples, [&](const TextQuestion& sample) {
     return std::cmp_greater_equal(sample.prompt_tokens.size(), sequence);
   });
   const std::size_t filled = asked - samples.size();
-  const auto cut = std::ranges::count_if(samples, [&](const TextSample& sample) {
+  const auto cut = std::ranges::count_if(samples, [&](const TextQuestion& sample) {
     return std::ssize(sample.prompt_tokens) + most_tokens > sequence;
   });
   if (filled == 0 && cut == 0) return "";
@@ -98,22 +98,30 @@ std::string keep_answerable(std::vector<TextSample>& samples, std::int64_t seque
       asked, filled, sequence, cut, most_tokens);
 }
 
+AnswerFigures mean_figures(const std::vector<GeneratedAnswer>& answers) {
+  AnswerMeans means;
+  for (const GeneratedAnswer& answer : answers) means.add(answer.figures);
+  return means.means();
+}
+
 std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
-                                      const std::vector<TextSample>& samples,
+                                      const std::vector<TextQuestion>& samples,
                                       const Tokenizer& tokenizer, const GenerateOptions& options) {
   std::vector<GeneratedAnswer> answers;
   const auto step = static_cast<std::size_t>(options.micro_batch);
   for (std::size_t first = 0; first < samples.size(); first += step) {
-    const std::span<const TextSample> some =
+    const std::span<const TextQuestion> some =
         std::span(samples).subspan(first, std::min(step, samples.size() - first));
     std::vector<Row> rows;
-    for (const TextSample& sample : some) rows.push_back(start_row(sample, options));
+    for (const TextQuestion& sample : some) rows.push_back(start_row(sample, options));
     complete(rows, some, executor, ranks, options, options.rehearse && first == 0);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const std::vector<std::int32_t> ids(
           rows[r].tokens.begin() + static_cast<std::ptrdiff_t>(rows[r].answer_begin),
           rows[r].tokens.end());
-      answers.push_back({some[r].prompt, some[r].response, tokenizer.decode(ids)});
+      std::string answer = tokenizer.decode(ids);
+      const AnswerFigures figures = judge_answer(some[r], answer);
+      answers.push_back({some[r].prompt, some[r].response, std::move(answer), figures});
     }
   }
   return answers;

@@ -6,6 +6,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/data/text_dataset.h"
 #include "engine/data/tokenizer/tokenizer.h"
+#include "engine/infer/answer_figures.h"
 #include "engine/mesh/zigzag.h"
 #include "engine/train/execute/executor.h"
 
@@ -25,11 +26,14 @@ struct GeneratedAnswer {
   std::string prompt;
   std::string expected;
   std::string generated;
+  AnswerFigures figures;
 };
+/// Means over all of them.
+[[nodiscard]] AnswerFigures mean_figures(const std::vector<GeneratedAnswer>& answers);
 
 /// Takes out the samples whose prompts fill `sequence`; says how many these are, and how many
 /// answers end before `most_tokens`. Empty where all have their room.
-[[nodiscard]] std::string keep_answerable(std::vector<TextSample>& samples, std::int64_t sequence,
+[[nodiscard]] std::string keep_answerable(std::vector<TextQuestion>& samples, std::int64_t sequence,
                                           int most_tokens);
 
 /// Answers to `samples`, token by token, always the most likely one; each pass reads the whole
@@ -37,7 +41,7 @@ struct GeneratedAnswer {
 /// Every rank of `ranks` makes the same
 /// answers, since weights may be spread over them: collective.
 [[nodiscard]] std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
-                                                    const std::vector<TextSample>& samples,
+                                                    const std::vector<TextQuestion>& samples,
                                                     const Tokenizer& tokenizer,
                                                     const GenerateOptions& options);
 

@@ -26,6 +26,7 @@
 #include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
+#include "engine/recipe/best_metric.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/compute.h"
 #include "engine/recipe/datasets.h"
@@ -372,10 +373,18 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
   // What the test split holds has just been said.
-  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
+  prompts_ = test_questions(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);
+  if (auto note = unread_answers(prompts_); !note.empty()) notes_.push_back(std::move(note));
   if (auto note = keep_answerable(prompts_, model_.sequence, recipe_.run.generate_tokens);
       !note.empty())
     notes_.push_back(std::move(note));
+  if (prompts_.empty() && is_of_answers(recipe_.run.best.metric))
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("run.best.metric: {}, but no prompt of the test split leaves room for an "
+                    "answer in data.sequence ({})",
+                    spelling(recipe_.run.best.metric), model_.sequence),
+        "use a longer data.sequence, or run.best.metric loss");
   if (prompts_.empty()) return;
   tokenizer_ = Tokenizer::open(recipe_.data.tokenizer.empty() ? recipe_.model.weights
                                                               : recipe_.data.tokenizer);

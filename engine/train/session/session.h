@@ -117,7 +117,7 @@ class Session {
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;
   std::shared_ptr<const Dataset> test_;  ///< null where run.evaluate is never
-  std::vector<TextSample> prompts_;      ///< to be answered after each evaluation
+  std::vector<TextQuestion> prompts_;    ///< to be answered after each evaluation
   std::shared_ptr<const Tokenizer> tokenizer_;
   Model model_;
   ModelCost cost_;

@@ -305,14 +305,17 @@ void Trainer::evaluate() {
   const EvaluationTotals totals = session_.evaluate();
   const std::optional<EvaluationTotals> average = session_.evaluate_average();
   if (report_) report_->evaluation(totals, average, seconds_since(begin));
-  gained_ = note_best(average ? *average : totals);
-  if (recipe_.run.generate == 0) return;
-  record_.enter(step, "generate");
-  const std::vector<GeneratedAnswer> answers = session_.generate();
-  if (report_) report_->answers(answers);
+  std::vector<GeneratedAnswer> answers;
+  if (recipe_.run.generate > 0) {
+    record_.enter(step, "generate");
+    answers = session_.generate();
+  }
+  const AnswerFigures figures = mean_figures(answers);
+  if (report_) report_->end_evaluation(answers, figures);
+  gained_ = note_best(average ? *average : totals, figures);
 }
 
-bool Trainer::note_best(const EvaluationTotals& totals) {
+bool Trainer::note_best(const EvaluationTotals& totals, const AnswerFigures& answers) {
   const auto value = [&] {
     switch (recipe_.run.best.metric) {
       case BestMetric::accuracy:
@@ -321,9 +324,17 @@ bool Trainer::note_best(const EvaluationTotals& totals) {
         return totals.top5;
       case BestMetric::perplexity:
         return std::exp(totals.loss);
-      default:
-        return totals.loss;
+      case BestMetric::exact_match:
+        return answers.exact_match;
+      case BestMetric::f1:
+        return answers.f1;
+      case BestMetric::right_answers:
+        return answers.right_answers;
+      case BestMetric::none:
+      case BestMetric::loss:
+        break;
     }
+    return totals.loss;
   };
   if (recipe_.run.best.metric == BestMetric::none) return false;
   // Behind skipped steps the state is not saved.

@@ -61,7 +61,7 @@ class Trainer {
   void drain();
   void evaluate();
   /// Whether the evaluation is the best so far, whose checkpoint is to be kept.
-  bool note_best(const EvaluationTotals& totals);
+  bool note_best(const EvaluationTotals& totals, const AnswerFigures& answers);
   void save();
   void wait_for_saves();
   void report_saves(bool wait);
