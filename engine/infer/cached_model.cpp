@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -54,6 +55,8 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
   const auto index = at::TensorOptions().dtype(at::kInt).device(device);
   host_input_ = StepInput(slots, at::TensorOptions().pinned_memory(device.is_cuda()));
   input_ = StepInput(slots, at::TensorOptions().device(device));
+  host_choice_ = at::zeros(
+      {2, slots}, at::TensorOptions().dtype(at::kDouble).pinned_memory(device.is_cuda()));
   step_ = {.tokens = input_.tokens.view({slots, 1}),
            .sequences = {.starts = at::arange(slots + 1, index),
                          .longest = capacity,
@@ -145,15 +148,32 @@ at::Tensor CachedModel::advance(std::span<const std::int64_t> tokens,
   input_.bytes.copy_(host_input_.bytes, /*non_blocking=*/true);
   if (steps_before_graph_ != 0) {
     if (steps_before_graph_ > 0) --steps_before_graph_;
-    step_logits_ = forward(step_);
+    forward_step();
   } else {
     if (!step_graph_.captured())
       step_graph_.capture(
-          stream_, [this] { step_logits_ = forward(step_); }, nullptr);
+          stream_, [this] { forward_step(); }, nullptr);
     step_graph_.replay(stream_);
   }
+  host_choice_.copy_(step_choice_, /*non_blocking=*/true);
   stream_.synchronize();
   return step_logits_;
+}
+
+void CachedModel::forward_step() {
+  step_logits_ = forward(step_);
+  const Likely likely = most_likely_tokens(step_logits_);
+  step_choice_ = at::stack({likely.tokens.to(at::kDouble), likely.logarithms.to(at::kDouble)});
+}
+
+Chosen CachedModel::most_likely() const {
+  Chosen chosen;
+  const double* data = host_choice_.const_data_ptr<double>();
+  for (std::int64_t row = 0; row < slots_; ++row) {
+    chosen.tokens.push_back(static_cast<std::int64_t>(data[row]));
+    chosen.log_probabilities.push_back(static_cast<float>(data[slots_ + row]));
+  }
+  return chosen;
 }
 
 }  // namespace dstrain

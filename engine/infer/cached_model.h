@@ -8,6 +8,7 @@
 
 #include "engine/device/graph.h"
 #include "engine/device/stream.h"
+#include "engine/infer/sampler.h"
 #include "engine/kernels/attention/cached_attention.h"
 #include "engine/models/model.h"
 
@@ -33,6 +34,9 @@ class CachedModel {
   /// without a sequence takes any token at position 0.
   [[nodiscard]] at::Tensor advance(std::span<const std::int64_t> tokens,
                                    std::span<const std::int32_t> positions);
+  /// After advance(): the most likely token of each row, as choose_tokens() takes it at temperature
+  /// 0, found together with the logits.
+  [[nodiscard]] Chosen most_likely() const;
 
   /// Bytes of keys and values of one token.
   [[nodiscard]] static Bytes token_bytes(const Model& model, at::ScalarType dtype);
@@ -53,6 +57,7 @@ class CachedModel {
     at::Tensor bytes, tokens, positions;  ///< [slots] int64 and int32: views
   };
   [[nodiscard]] at::Tensor forward(const Pass& pass);
+  void forward_step();
 
   Model& model_;
   c10::Device device_;
@@ -62,6 +67,8 @@ class CachedModel {
   StepInput host_input_, input_;
   Pass step_;  ///< one token for each slot, of input_
   at::Tensor step_logits_;
+  at::Tensor step_choice_;  ///< [2, slots] fp64: tokens and their logarithms, exact as such
+  at::Tensor host_choice_;
   Graph step_graph_;
   int steps_before_graph_ = 2;  ///< products choose their kernels when they run first
 };

@@ -42,7 +42,18 @@ std::vector<std::int64_t> host_tokens(const at::Tensor& tokens) {
   return {data, data + host.numel()};
 }
 
+/// Logarithms of the probabilities of `tokens` [rows, 1]. Not by log_softmax, which on a GPU gives
+/// one row to one block.
+at::Tensor logarithms_of(const at::Tensor& logits, const at::Tensor& tokens) {
+  return logits.gather(1, tokens) - at::logsumexp(logits, {1}, /*keepdim=*/true);
+}
+
 }  // namespace
+
+Likely most_likely_tokens(const at::Tensor& logits) {
+  const at::Tensor chosen = at::argmax(logits, 1, /*keepdim=*/true);
+  return {chosen.squeeze(1), logarithms_of(logits, chosen).squeeze(1)};
+}
 
 SortedScores allowed_scores(const at::Tensor& scores, const SamplingOptions& options) {
   auto [sorted, tokens] = at::sort(scores / options.temperature, /*dim=*/1, /*descending=*/true);
@@ -83,9 +94,7 @@ Chosen choose_tokens(const at::Tensor& logits, const SamplingOptions& options,
     const at::Tensor last = (sorted.scores > kNever).sum(1, /*keepdim=*/true) - 1;
     chosen = sorted.tokens.gather(1, at::where(place < last, place, last));
   }
-  // Not log_softmax, which on a GPU gives one row to one block.
-  const at::Tensor found =
-      (logits.gather(1, chosen) - at::logsumexp(logits, {1}, /*keepdim=*/true)).cpu();
+  const at::Tensor found = logarithms_of(logits, chosen).cpu();
   const float* data = found.const_data_ptr<float>();
   return {.tokens = host_tokens(chosen), .log_probabilities = {data, data + found.numel()}};
 }

@@ -53,7 +53,15 @@ class Writing {
       positions[slot] = static_cast<std::int32_t>(active_[slot]->tokens.size()) - 1;
       slots.push_back(slot);
     }
-    choose(model_.advance(tokens, positions), slots, /*all_rows=*/true);
+    const at::Tensor logits = model_.advance(tokens, positions);
+    const SamplingOptions& sampling = options_.sampling;
+    if (sampling.temperature == 0 && sampling.repetition_penalty == 1) {
+      const Chosen chosen = model_.most_likely();
+      for (const std::size_t slot : slots)
+        take(slot, chosen.tokens[slot], chosen.log_probabilities[slot]);
+    } else {
+      choose(logits, slots, /*all_rows=*/true);
+    }
     return true;
   }
 

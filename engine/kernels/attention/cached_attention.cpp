@@ -49,9 +49,10 @@ void store_rows(const at::Tensor& qkv, const AttentionShape& shape, const Sequen
 std::int64_t splits_for(std::int64_t rows, const kernels::HeadLayout& layout,
                         std::int64_t longest) {
   constexpr std::int64_t kMaxSplits = 32, kBlocksWanted = 512;
-  const std::int64_t min_keys = rows * layout.heads <= kernels::kFewCachedBlocks ? 512 : 128;
-  const std::int64_t blocks =
-      std::max<std::int64_t>(rows * layout.heads / kernels::cached_heads_of_block(rows, layout), 1);
+  const std::int64_t min_keys = rows * layout.heads <= kernels::kFewCachedBlocks ? 512 : 64;
+  const std::int64_t group = layout.heads / layout.kv_heads,
+                     of_block = kernels::cached_heads_of_block(rows, layout);
+  const std::int64_t blocks = rows * layout.kv_heads * ((group + of_block - 1) / of_block);
   return std::clamp<std::int64_t>(
       std::min(longest / min_keys, (kBlocksWanted + blocks - 1) / blocks), 1, kMaxSplits);
 }

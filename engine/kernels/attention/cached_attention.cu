@@ -294,9 +294,8 @@ void launch(const CachedAttention& a, cudaStream_t stream) {
 
 template <typename T, int kLanes>
 void launch_group(const CachedAttention& a, cudaStream_t stream) {
-  const std::int64_t group = cached_heads_of_block(a.rows, a.layout);
-  if (group > kMaxCachedGroup / 2) return launch<T, kLanes, kMaxCachedGroup, 128>(a, stream);
-  if (group > 1) return launch<T, kLanes, kMaxCachedGroup / 2, 128>(a, stream);
+  if (cached_heads_of_block(a.rows, a.layout) > 1)
+    return launch<T, kLanes, kCachedGroup, 256>(a, stream);
   // Few blocks have many threads each.
   if (a.rows * a.layout.heads > kFewCachedBlocks) return launch<T, kLanes, 1, 128>(a, stream);
   launch<T, kLanes, 1, 512>(a, stream);

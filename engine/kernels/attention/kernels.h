@@ -125,14 +125,12 @@ struct CachedAttention {
   DType dtype;
 };
 /// Query heads of a block of cached_attention, which share a key head: one where there are few rows,
-/// so that there are more blocks, of many threads; else some or kMaxCachedGroup at most, as each
-/// block reads the keys once.
-inline constexpr std::int64_t kMaxCachedGroup = 8, kFewCachedBlocks = 64;
+/// so that there are more blocks; else kCachedGroup at most, as each block reads the keys once.
+inline constexpr std::int64_t kCachedGroup = 4, kFewCachedBlocks = 64;
 [[nodiscard]] constexpr std::int64_t cached_heads_of_block(std::int64_t rows,
                                                            const HeadLayout& layout) {
-  const std::int64_t group = layout.heads / layout.kv_heads;
-  if (group == 1 || rows * layout.heads <= kFewCachedBlocks) return 1;
-  return group <= kMaxCachedGroup / 2 ? kMaxCachedGroup / 2 : kMaxCachedGroup;
+  return layout.heads == layout.kv_heads || rows * layout.heads <= kFewCachedBlocks ? 1
+                                                                                    : kCachedGroup;
 }
 
 namespace cuda {
