@@ -43,6 +43,8 @@ class RunReport {
   /// `average`: of the average of the weights, where there is one.
   void evaluation(const EvaluationTotals& totals, const std::optional<EvaluationTotals>& average,
                   double seconds);
+  /// Writes confusion.csv and classes.csv into the run's folder, where the evaluation counted.
+  void confusion(const EvaluationTotals& totals);
   void answers(const std::vector<GeneratedAnswer>& answers);
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);

@@ -306,6 +306,8 @@ void Trainer::evaluate() {
   const std::optional<EvaluationTotals> average = session_.evaluate_average();
   if (report_) report_->evaluation(totals, average, seconds_since(begin));
   gained_ = note_best(average ? *average : totals);
+  if (report_ && (gained_ || recipe_.run.best.metric == BestMetric::none))
+    report_->confusion(average ? *average : totals);
   if (recipe_.run.generate == 0) return;
   record_.enter(step, "generate");
   const std::vector<GeneratedAnswer> answers = session_.generate();
