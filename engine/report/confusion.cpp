@@ -174,8 +174,7 @@ std::string confusion_csv(const Confusion& confusion) {
 }
 
 std::string classes_csv(const Confusion& confusion) {
-  std::string text =
-      "class,images,right,recall,precision,f1,most_often_taken_for,times\n";
+  std::string text = "class,images,right,recall,precision,f1,most_often_taken_for,times\n";
   const std::vector<ClassFigures> figures = class_figures(confusion);
   for (std::size_t i = 0; i < figures.size(); ++i) {
     const ClassFigures& own = figures[i];

@@ -25,13 +25,13 @@ struct Confusion {
 
 /// What the counts say of one class; nan where there is nothing to divide by.
 struct ClassFigures {
-  std::int64_t images = 0;  ///< of the class
-  std::int64_t right = 0;   ///< of them, taken for it
+  std::int64_t images = 0;                                      ///< of the class
+  std::int64_t right = 0;                                       ///< of them, taken for it
   double recall = std::numeric_limits<double>::quiet_NaN();     ///< right / images
   double precision = std::numeric_limits<double>::quiet_NaN();  ///< right / all taken for it
   double f1 = std::numeric_limits<double>::quiet_NaN();         ///< their harmonic mean
-  std::size_t other = 0;     ///< the class that its images were taken for most often, if any was
-  std::int64_t as_other = 0; ///< how often; 0: never for another
+  std::size_t other = 0;      ///< the class that its images were taken for most often, if any was
+  std::int64_t as_other = 0;  ///< how often; 0: never for another
 };
 [[nodiscard]] std::vector<ClassFigures> class_figures(const Confusion& confusion);
 

@@ -16,7 +16,7 @@ constexpr std::size_t kEvaluationsShown = 30;
 struct Column {
   const char* title;
   const char* figure;  ///< in the JSON
-  double EvaluationRow::* field;
+  double EvaluationRow::*field;
   std::string (*words)(double);
 };
 constexpr Column kColumns[] = {
@@ -93,8 +93,8 @@ void write_confusion(const Writer& w, Section& section, std::size_t run) {
     table.rows.push_back(
         {{shown(confusion.names[pairs[k].right], kNameBytes)},
          {shown(confusion.names[pairs[k].predicted], kNameBytes)},
-         number_cell(run, fmt::format("confused.{}.images", k),
-                     static_cast<double>(pairs[k].count), fmt::to_string(pairs[k].count))});
+         number_cell(run, fmt::format("confused.{}.images", k), static_cast<double>(pairs[k].count),
+                     fmt::to_string(pairs[k].count))});
   }
   section.blocks.push_back(std::move(table));
   section.blocks.push_back(
@@ -112,8 +112,9 @@ void write_evaluations(Writer& w) {
     Section& section =
         w.section(w.report.runs.size() == 1 ? "Evaluations" : "Evaluations: " + run.label, i > 0);
     section.blocks.push_back(evaluation_table(i, rows));
-    std::string what = "On the test split. Training loss before: mean of the steps since the last "
-                       "evaluation.";
+    std::string what =
+        "On the test split. Training loss before: mean of the steps since the last "
+        "evaluation.";
     const bool average = std::ranges::any_of(
         rows, [](const EvaluationRow& row) { return std::isfinite(row.ema_loss); });
     if (average) what += " Average: of the weights.";

@@ -55,7 +55,8 @@ TEST_CASE("figures of classes follow from the counts") {
 
 TEST_CASE("counts are read as they were written, names with commas and quotes included") {
   const std::string csv = confusion_csv(example());
-  CHECK_THAT(csv, Contains("class,otter,\"seal, grey\",\"a \"\"b\"\"\nc\",fox\notter,61,23,16,0\n"));
+  CHECK_THAT(csv,
+             Contains("class,otter,\"seal, grey\",\"a \"\"b\"\"\nc\",fox\notter,61,23,16,0\n"));
   const Confusion again = parse_confusion(csv, "confusion.csv");
   CHECK(again.names == example().names);
   CHECK(again.counts == example().counts);

@@ -95,7 +95,7 @@ struct EvaluationTotals {
   double top1 = 0;  ///< nan beside a loss that is not finite
   double top5 = 0;
   double targets = 0;
-  /// Of images, [classes, classes] int64 on the host: how often samples of the class of the row
+  /// [classes, classes] int64 on the host, of images: how often samples of the class of the row
   /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
   /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};

@@ -28,7 +28,7 @@ class FixedBatch final : public BatchSource {
 
 /// Adds each sample of `batch` to `counts` [classes, classes] int64, by its `scores`.
 void count_classes(const at::Tensor& scores, const Batch& batch, at::Tensor& counts) {
-  // Of equal scores the first one is the prediction, as top-1 has it. Fillers have weight 0.
+  // The first of equal scores is the prediction, as top-1 has it. Fillers have weight 0.
   const at::Tensor places = batch.labels * counts.size(0) + scores.argmax(1);
   counts.view({-1}).index_add_(0, places, batch.weights.to(at::kLong));
 }
