@@ -85,7 +85,7 @@ class CsvReader {
 };
 
 std::int64_t count_in(const std::string& field, const CsvReader& reader) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // sums of all stay in 64 bits
   std::int64_t count = -1;
   const char* end = field.data() + field.size();
   const auto parsed = std::from_chars(field.data(), end, count);

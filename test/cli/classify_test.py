@@ -189,6 +189,16 @@ with tempfile.TemporaryDirectory() as scratch:
             assert [name for name, _ in line["top"]] == [f"thing {i}" for i in row.argsort(descending=True).tolist()], (line, row)
             assert max(abs(share - row[int(name[6:])].item()) for name, share in line["top"]) < 1e-5, (line, row)
 
+    # An adapter for it: by the run that trained it, and by the folders of base and adapter.
+    tuned, said = launch(scratch, "tuned", f'weights: "{folder}", classes: 7', "lora.rank=2", "lora.targets=[query, value]", "lora.also_train=[classifier]",
+                         "data.resize=stretch", "data.interpolation=bicubic")
+    expect_success(run("checkpoint", "export", tuned, scratch / "adapter"))
+    by_run, by_folders, base = (lines_of(classify(*words, test, "--top", 7).stdout) for words in (
+        (tuned,), (folder, "--adapter", scratch / "adapter"), (folder,)))
+    for a, b in zip(by_run, by_folders, strict=True):
+        assert max(abs(one[1] - other[1]) for one, other in zip(a["top"], b["top"])) < 1e-5, (a, b)
+    assert [line["top"][0][1] for line in by_folders] != [line["top"][0][1] for line in base]
+
     # torchvision's model, as such folders have it.
     cnn = torchvision.models.resnet18(num_classes=4).eval()
     with torch.no_grad():

@@ -92,7 +92,7 @@ void evaluate_finished(const LoadedRecipe& loaded, const World& world, const std
   if (confusion) {
     constexpr std::size_t kShown = 5;
     for (const std::string& line : report::worst_classes(*confusion, kShown))
-      progress->note("  " + line);
+      progress->note("  class " + line);
   }
   const char* folder = std::getenv(job_environment::kRunDirectory);
   if (folder == nullptr) return;
