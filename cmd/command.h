@@ -60,5 +60,6 @@ Command add_data_show(CLI::App& root);
 Command add_data_tokenize(CLI::App& root);
 Command add_data_prepare(CLI::App& root);
 Command add_generate(CLI::App& root);
+Command add_classify(CLI::App& root);
 
 }  // namespace dstrain

@@ -18,7 +18,7 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App app("dstrain: the commands that compute", "dstrain");
   app.require_subcommand(1);
   std::vector<Command> commands = {add_engine(app), add_plan(app), add_recipe_fits(app),
-                                   add_measure(app), add_generate(app)};
+                                   add_measure(app), add_generate(app), add_classify(app)};
   CLI::App* checkpoint =
       app.add_subcommand("checkpoint", "List, verify, prune, import, export and inspect checkpoints.");
   checkpoint->require_subcommand(1);

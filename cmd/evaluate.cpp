@@ -51,7 +51,8 @@ Command add_evaluate(CLI::App& root) {
       "evaluate", "Loss and accuracy of a run, a checkpoint or a recipe's weights over the test split.");
   app->footer(
       "Of a run, its best checkpoint (run.best), else its newest. Ranks may be others than in the "
-      "run; evaluation.json has the figures.\n"
+      "run; evaluation.json has the figures, and of images confusion.csv and classes.csv beside it "
+      "which classes are taken for which.\n"
       "`dstrain generate RUN --test 0` scores answers.\n"
       "Example: dstrain evaluate runs/quickstart-20261121-101500-3fa2c1 --ranks 1\n"
       "         dstrain evaluate recipes/bloom/bloom-560m_squad.yaml --set model.weights=FOLDER");

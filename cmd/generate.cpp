@@ -14,6 +14,7 @@
 
 #include "cmd/chat_loop.h"
 #include "cmd/command.h"
+#include "cmd/dtype_option.h"
 #include "cmd/hub_names.h"
 #include "cmd/input_path.h"
 #include "cmd/number_option.h"
@@ -52,14 +53,6 @@ struct GenerateArguments {
 };
 
 volatile std::sig_atomic_t interrupted = 0;
-
-at::ScalarType type_of(const std::string& word, const DeviceFacts& device) {
-  if (word == "fp32") return at::kFloat;
-  if (word == "bf16") return at::kBFloat16;
-  if (word == "fp16") return at::kHalf;
-  if (!device.is_cuda()) return at::kFloat;
-  return device.limits.bf16_products ? at::kBFloat16 : at::kHalf;
-}
 
 /// The tokenizer's chat template. Where prompts are taken as they are, it only says what closes an
 /// answer, and one that is not supported is left in words.
@@ -261,7 +254,7 @@ int generate(GenerateArguments arguments) {
                                                  .refused = ErrorKind::usage,
                                                  .hint = "-o FILE in a folder that is there"});
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
-  const at::ScalarType dtype = type_of(arguments.dtype, device);
+  const at::ScalarType dtype = dtype_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
                                                               .average = arguments.average,
                                                               .device = device.device,
@@ -441,10 +434,7 @@ Command add_generate(CLI::App& root) {
   app->add_option("--batch", options->batch,
                   "Answers written at once; 0 (default): as many as fit, 512 at most, on a CPU 64.")
       ->check(number_in(0, 1 << 16));
-  app->add_option("--dtype", options->dtype,
-                  "fp32, bf16, fp16, or auto (default): bf16 where the GPU has its products, else "
-                  "fp16; fp32 on a CPU.")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  add_dtype_option(*app, options->dtype);
   app->add_flag("--cpu", options->on_cpu, "Compute on the CPU although there is a GPU.");
   return {app, [options] { return generate(*options); }};
 }

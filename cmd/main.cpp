@@ -27,6 +27,7 @@ constexpr std::array kEngineCommands = {
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"generate", "Let a trained model answer prompts."},
+    EngineCommand{"classify", "Say what images show, by a trained model."},
     EngineCommand{"data", "Look at data as the model sees it."},
     EngineCommand{"fits", ""},   // for launch, which does not load the library itself
     EngineCommand{"words", ""},  // for completion

@@ -31,6 +31,9 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path failure() const { return root_ / "failure.json"; }
   [[nodiscard]] std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
   [[nodiscard]] std::filesystem::path events() const { return root_ / "events.jsonl"; }
+  /// Counts of the evaluation of images that run.best chose, else of the last.
+  [[nodiscard]] std::filesystem::path confusion() const { return root_ / "confusion.csv"; }
+  [[nodiscard]] std::filesystem::path classes() const { return root_ / "classes.csv"; }
   [[nodiscard]] std::filesystem::path tensorboard() const { return root_ / "tensorboard"; }
   [[nodiscard]] std::filesystem::path wandb() const { return root_ / "wandb"; }
   [[nodiscard]] std::filesystem::path traces() const { return root_ / "traces"; }

@@ -2,11 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,9 +18,13 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/infer/saved_weights.h"
+#include "engine/models/family.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
+#include "engine/nn/block_state.h"
+#include "engine/recipe/load.h"
+#include "engine/weights/weight_folder.h"
 
 namespace dstrain {
 namespace {
@@ -38,6 +45,19 @@ void load_values(Model& model, const TensorReader& read, const FinishedModelOpti
       begin += count;
     }
     parameter->trainable = false;
+  }
+}
+
+/// The same of what no gradient changes; `read` gives stored values, or nothing where the tensor
+/// has its first value.
+void load_states(Model& model,
+                 const std::function<std::optional<std::vector<float>>(const BlockState&)>& read,
+                 c10::Device device) {
+  for (BlockState* state : all_states(model)) {
+    const std::optional<std::vector<float>> values = read(*state);
+    const at::Tensor host = values ? from_stored(*state, *values)
+                                   : at::full(state->part.shape, state->initial, state->type);
+    state->value = host.to(device);
   }
 }
 
@@ -86,9 +106,38 @@ int positions_of(const Model& model) {
   return 0;
 }
 
-void require_text(const Model& model, const std::string& what) {
-  if (model.is_language()) return;
-  throw Error(ErrorKind::usage, fmt::format("{} is a model of images: it writes no text", what));
+void require_modality(const Model& model, const FinishedModelOptions& options,
+                      const std::string& what) {
+  if (model.is_language() == (options.modality == Modality::text)) return;
+  if (model.is_language())
+    throw Error(ErrorKind::usage, what + " is a model of text: it knows no classes of images",
+                "`dstrain generate` lets it answer");
+  throw Error(ErrorKind::usage, what + " is a model of images: it writes no text",
+              "`dstrain classify` says what images show");
+}
+
+/// Such a folder is a beginning of training: the head would be drawn at random.
+void require_classifier(const fs::path& folder, const Model& model) {
+  if (model.family->classifier.empty()) return;
+  const std::string name = std::string(model.family->classifier) + ".weight";
+  if (WeightFolder(folder).find(model.family->file_names(name))) return;
+  throw Error(ErrorKind::data,
+              fmt::format("{} has no classifier ({}): it names no classes", folder.string(), name),
+              "give a model with a head for classes, or a run that has trained one");
+}
+
+/// A recipe that begins with the folder of a model of images: its size of images and constants of
+/// norms stand in files that a recipe reads. How images are prepared is given, so not read.
+Recipe recipe_on(const fs::path& folder) {
+  const std::string text = fmt::format(
+      "model: {{ weights: {} }}\n"
+      "data: {{ name: images, path: ., resize: crop, interpolation: bilinear, normalize: {{ scale: "
+      "1, mean: [0], std: [1] }} }}\n"
+      "batch: {{ global: 1, micro: 1 }}\n"
+      "optimizer: {{ name: sgd, lr: 1 }}\n"
+      "run: {{ steps: 1, evaluate: never }}\n",
+      nlohmann::json(folder.string()).dump());
+  return parse_recipe(text, folder.string()).recipe;
 }
 
 FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& options) {
@@ -97,10 +146,13 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
                 "give the run or its checkpoint");
   Recipe recipe;
   recipe.model.weights = folder.string();
-  const ModelInputs inputs{.fp16 = options.dtype == at::kHalf};
+  if (options.modality == Modality::images && !is_language_model(recipe.model))
+    recipe = recipe_on(folder);
+  const ModelInputs inputs{.batch_norm = recipe.batch_norm, .fp16 = options.dtype == at::kHalf};
   FinishedModel found{
       .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
-  require_text(found.model, found.what);
+  require_modality(found.model, options, found.what);
+  if (options.modality == Modality::images) require_classifier(folder, found.model);
   if (!options.adapter.empty()) recipe.lora = lora_of(options.adapter);
   Model whole = make_trainable_model(recipe, inputs);
   std::vector<std::string> notes;
@@ -110,6 +162,15 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
     throw Error(ErrorKind::internal, "no tensor " + part.name);
   };
   load_values(found.model, recipe.lora.rank > 0 ? merged(whole, recipe.lora, read) : read, options);
+  load_states(
+      found.model,
+      [&](const BlockState& state) -> std::optional<std::vector<float>> {
+        if (state.type != at::kFloat) return std::nullopt;  // counters, which training reads
+        std::vector<float> values(static_cast<std::size_t>(num_elements(state.part.shape)));
+        if (!source->read_state(state, values)) return std::nullopt;
+        return values;
+      },
+      options.device);
   if (recipe.lora.rank > 0) found.what += " with " + options.adapter.string();
   return found;
 }
@@ -122,16 +183,17 @@ FinishedModel open_run(const fs::path& source, const FinishedModelOptions& optio
   SavedWeights weights(checkpoint, options.average);
   const Recipe& recipe = weights.recipe();
   FinishedModel found{
-      .model = make_model(recipe.model, {.sequence = recipe.data.sequence,
-                                         .experts = recipe.experts,
-                                         .fp16 = options.dtype == at::kHalf}),
+      .model = weights.plain_model(options.dtype == at::kHalf),
       .tokenizer = recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer,
       .what = fmt::format("{}, step {}", source.string(), weights.reader().state().step),
       .recipe = recipe};
-  require_text(found.model, found.what);
+  require_modality(found.model, options, found.what);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   load_values(found.model, recipe.lora.rank > 0 ? merged(weights.model(), recipe.lora, read) : read,
               options);
+  load_states(
+      found.model, [&](const BlockState& state) { return weights.read(stored_part(state)); },
+      options.device);
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/base_weights.h"
 #include "engine/models/family.h"
 #include "engine/models/trainable.h"
+#include "engine/recipe/datasets.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 
@@ -19,13 +20,14 @@ Recipe recipe_of(const CheckpointReader& reader, const std::filesystem::path& pa
   return phase_recipe(loaded.recipe, reader.state().phase);
 }
 
-/// The run's model; a head that is in the checkpoint says the number of classes.
+/// The run's model; a head that is in the checkpoint says the number of classes, else their names.
 Model trained_model(const CheckpointReader& reader, const Recipe& recipe) {
   ModelInputs inputs{.sequence = recipe.data.sequence, .class_names = reader.state().class_names};
   const std::string bias = std::string(find_family(recipe.model).classifier) + ".bias";
   for (const Piece& tensor : reader.tensors()) {
     if (tensor.name == bias) inputs.classes = static_cast<int>(tensor.numel());
   }
+  if (inputs.classes == 0) inputs.classes = static_cast<int>(inputs.class_names.size());
   return make_trainable_model(recipe, inputs);
 }
 
@@ -57,11 +59,14 @@ SavedWeights::SavedWeights(std::filesystem::path checkpoint, bool average)
   for (const Piece& tensor : reader_->tensors()) saved_.insert(tensor.name);
 }
 
-Model SavedWeights::plain_model() const {
+Model SavedWeights::plain_model(bool fp16) const {
   return make_model(recipe_.model, {.classes = model_.classes,
                                     .sequence = recipe_.data.sequence,
+                                    .frames = frames_of(recipe_),
                                     .experts = recipe_.experts,
-                                    .class_names = model_.class_names});
+                                    .batch_norm = recipe_.batch_norm,
+                                    .class_names = model_.class_names,
+                                    .fp16 = fp16});
 }
 
 std::vector<float> SavedWeights::read(const Piece& part) {

@@ -29,8 +29,8 @@ class SavedWeights {
   [[nodiscard]] const CheckpointReader& reader() const { return *reader_; }
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
   [[nodiscard]] Model& model() { return model_; }
-  /// The run's model without adapters.
-  [[nodiscard]] Model plain_model() const;
+  /// The run's model without adapters. `fp16`: ModelInputs::fp16.
+  [[nodiscard]] Model plain_model(bool fp16 = false) const;
 
   /// A whole tensor; one that the checkpoint leaves out as frozen is that of the run's base.
   [[nodiscard]] std::vector<float> read(const Piece& part);

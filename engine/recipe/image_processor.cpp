@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -181,7 +182,8 @@ std::vector<double> numbers_of(ConfigFile& file, const char* key,
   return otherwise;
 }
 
-/// timm resizes the shorter side to image size / crop_pct and takes the middle.
+/// timm resizes the shorter side to image size / crop_pct, or both sides (squash), and takes the
+/// middle.
 std::optional<ImageProcessor> read_timm(const fs::path& weights, int image_size) {
   const fs::path path = weights / "config.json";
   if (!path_exists(path)) return std::nullopt;
@@ -197,6 +199,9 @@ std::optional<ImageProcessor> read_timm(const fs::path& weights, int image_size)
   const double crop = file->number_within("crop_pct", 0.01, 1, 0.875);
   found.image_size = image_size;
   found.resize_side = static_cast<int>(image_size / crop);
+  const std::string mode = file->text("crop_mode", "center");
+  if (mode == "squash") found.resize = Fit::stretch;
+  if (mode != "squash" && mode != "center") file->refuse("crop_mode", "center or squash");
   const std::string filter = file->text("interpolation", "bicubic");
   const auto* known = std::ranges::find(kFilterNames, std::string_view(filter),
                                         &std::pair<std::string_view, Interpolation>::first);
@@ -295,8 +300,11 @@ std::string with_pretrained_cfg(const std::string& config_json, const DataConfig
   }
   about["mean"] = mean;
   about["std"] = deviation;
-  about["crop_pct"] =
-      static_cast<double>(image_size) / static_cast<double>(std::max(stored_side, image_size));
+  const double side = std::max(stored_side, image_size);
+  double crop = image_size / side;
+  // Readers round down what they divide.
+  while (std::floor(image_size / crop) < side) crop = std::nextafter(crop, 0.0);
+  about["crop_pct"] = crop;
   about["crop_mode"] = data.resize == Fit::stretch ? "squash" : "center";
   for (const auto& [name, filter] : kFilterNames) {
     if (filter == data.interpolation) about["interpolation"] = name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/printable.h"
 #include "engine/report/document_writer.h"
 #include "engine/report/words.h"
 
@@ -15,7 +16,7 @@ constexpr std::size_t kEvaluationsShown = 30;
 struct Column {
   const char* title;
   const char* figure;  ///< in the JSON
-  double EvaluationRow::* field;
+  double EvaluationRow::*field;
   std::string (*words)(double);
 };
 constexpr Column kColumns[] = {
@@ -57,6 +58,53 @@ Table evaluation_table(std::size_t run, const std::vector<EvaluationRow>& rows) 
   return table;
 }
 
+/// Shares of the images of each class, in per cent.
+std::string confusion_picture(const Confusion& confusion, const std::string& label) {
+  HeatMap map = {.title = "Classes taken for others of " + label,
+                 .description = "A row for each right class, a column for each predicted one",
+                 .unit = "%",
+                 .rows = confusion.names,
+                 .columns = {},
+                 .values = {}};
+  for (const std::string& name : confusion.names) map.columns.push_back(shown(name, 24));
+  const std::vector<ClassFigures> figures = class_figures(confusion);
+  for (std::size_t right = 0; right < figures.size(); ++right) {
+    std::vector<double>& row = map.values.emplace_back();
+    for (std::size_t predicted = 0; predicted < figures.size(); ++predicted) {
+      const std::int64_t count = confusion.count(right, predicted);
+      row.push_back(count == 0 ? kUnknown
+                               : 100 * static_cast<double>(count) /
+                                     static_cast<double>(figures[right].images));
+    }
+  }
+  return draw_heat_map(map);
+}
+
+void write_confusion(const Writer& w, Section& section, std::size_t run) {
+  constexpr std::size_t kMostDrawn = 100, kNameBytes = 40;
+  const RunFigures& figures = w.report.runs[run];
+  const Confusion& confusion = *figures.data.confusion;
+  if (w.pictures && confusion.classes() <= kMostDrawn) {
+    section.blocks.push_back(
+        Paragraph{"Right class by row, predicted class by column, in the order of the labels:"});
+    w.picture(section, confusion_picture(confusion, figures.label));
+  }
+  const std::vector<ConfusedPair> pairs = most_confused(confusion, kConfusedShown);
+  if (pairs.empty()) return;
+  Table table = {.header = {"class", "taken for", "images"}, .rows = {}};
+  for (std::size_t k = 0; k < pairs.size(); ++k) {
+    table.rows.push_back(
+        {{shown(confusion.names[pairs[k].right], kNameBytes)},
+         {shown(confusion.names[pairs[k].predicted], kNameBytes)},
+         number_cell(run, fmt::format("confused.{}.images", k), static_cast<double>(pairs[k].count),
+                     fmt::to_string(pairs[k].count))});
+  }
+  section.blocks.push_back(std::move(table));
+  section.blocks.push_back(
+      Paragraph{"The pairs of classes that were confused most often, of the last evaluation or "
+                "that of run.best; confusion.csv and classes.csv of the run have all."});
+}
+
 }  // namespace
 
 void write_evaluations(Writer& w) {
@@ -67,14 +115,16 @@ void write_evaluations(Writer& w) {
     Section& section =
         w.section(w.report.runs.size() == 1 ? "Evaluations" : "Evaluations: " + run.label, i > 0);
     section.blocks.push_back(evaluation_table(i, rows));
-    std::string what = "On the test split. Training loss before: mean of the steps since the last "
-                       "evaluation.";
+    std::string what =
+        "On the test split. Training loss before: mean of the steps since the last "
+        "evaluation.";
     const bool average = std::ranges::any_of(
         rows, [](const EvaluationRow& row) { return std::isfinite(row.ema_loss); });
     if (average) what += " Average: of the weights.";
     if (rows.size() > kEvaluationsShown)
       what += fmt::format(" The last {} of {}; --json has all.", kEvaluationsShown, rows.size());
     section.blocks.push_back(Paragraph{std::move(what)});
+    if (run.data.confusion) write_confusion(w, section, i);
   }
 }
 

@@ -73,6 +73,7 @@ Json run_json(const RunFigures& run) {
                                         : known(value.value);
   }
   json.update({{"evaluations", Json::array()},
+               {"confused", Json::array()},
                {"part_names", Json::array()},
                {"split", Json::array()},
                {"lost", Json::array()},
@@ -101,6 +102,12 @@ Json run_json(const RunFigures& run) {
                                    {"right_answers", known(row.right_answers)},
                                    {"seconds", known(row.seconds)},
                                    {"samples_per_s", known(row.samples_per_s)}});
+  if (data.confusion) {
+    for (const ConfusedPair& pair : most_confused(*data.confusion, kConfusedShown))
+      json["confused"].push_back({{"class", data.confusion->names[pair.right]},
+                                  {"taken_for", data.confusion->names[pair.predicted]},
+                                  {"images", pair.count}});
+  }
   for (const LostTime& lost : run.lost)
     json["lost"].push_back(
         {{"what", lost.what}, {"seconds", known(lost.seconds)}, {"share", known(lost.share)}});

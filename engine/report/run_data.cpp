@@ -12,6 +12,7 @@
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
 #include "engine/recipe/load.h"
+#include "engine/report/confusion.h"
 #include "engine/report/run_files.h"
 #include "engine/report/samples.h"
 #include "engine/report/traced_steps.h"
@@ -229,6 +230,11 @@ RunData read_run(const fs::path& path) {
     run.trace_output = loaded.recipe.trace.output;
   });
   read_metrics(run, layout.metrics());
+  if (path_exists(layout.confusion())) {
+    with_file(run, layout.confusion(), [&](const std::string& content) {
+      run.confusion = parse_confusion(content, layout.confusion().filename().string());
+    });
+  }
   each_line(run, layout.events(), [&](const json& line) {
     const auto step = step_of(line);
     if (step) run.events.push_back({text(line, "kind"), *step, text(line, "time")});

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/report/confusion.h"
 #include "engine/trace/analysis.h"
 
 namespace dstrain::report {
@@ -189,6 +190,7 @@ struct RunData {
   std::string name;
   std::vector<StepRow> steps;
   std::vector<EvaluationRow> evaluations;
+  std::optional<Confusion> confusion = {};  ///< of an evaluation of images
   /// Steps at the begin that are left out of all speeds; nothing: by their number.
   std::optional<std::int64_t> warmup = {};
   std::vector<Event> events;

@@ -31,6 +31,8 @@ fs::path file_of(const RunLayout& run, std::uint8_t kind) {
       return run.events();
     case 'p':
       return run.plan();
+    case 'c':
+      return run.confusion();
     case 'g':
       return run.root() / "gpu.csv";
     case 'u':
@@ -45,7 +47,8 @@ fs::path file_of(const RunLayout& run, std::uint8_t kind) {
 }  // namespace
 
 /// One file of a run directory, as a report reads it: lines of a rank ('r'), metrics.jsonl ('m'),
-/// events.jsonl ('e'), plan.json ('p'), gpu.csv ('g'), cpu.txt ('u') or a trace ('t').
+/// events.jsonl ('e'), plan.json ('p'), confusion.csv ('c'), gpu.csv ('g'), cpu.txt ('u') or a trace
+/// ('t').
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   static const RunLayout run(fs::temp_directory_path() /
@@ -61,6 +64,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(!rank.rows.empty());
     for (std::size_t i = 1; i < rank.rows.size(); ++i)
       require(rank.rows[i - 1].step < rank.rows[i].step);
+  }
+  if (read.confusion) {
+    const std::size_t classes = read.confusion->classes();
+    require(read.confusion->counts.size() == classes * classes);
+    require(report::class_figures(*read.confusion).size() == classes);
+    require(report::parse_confusion(report::confusion_csv(*read.confusion), "again").counts ==
+            read.confusion->counts);
   }
   fs::remove(file);
   return 0;

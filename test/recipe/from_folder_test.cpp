@@ -285,6 +285,17 @@ TEST_CASE("a folder as timm writes it says the name, the image and how it is pre
   CHECK(loaded.recipe.data.resize_side == 182);
   CHECK(loaded.recipe.data.normalize.mean == std::vector<double>{0.5, 0.25, 0.125});
   CHECK(loaded.recipe.data.normalize.deviation == std::vector<double>{0.5, 0.5, 0.25});
+  const auto with_mode = [](const char* mode) {
+    return Folder({{"architecture", "mobilenetv2_100"},
+                   {"pretrained_cfg",
+                    {{"input_size", {3, 160, 160}},
+                     {"crop_mode", mode},
+                     {"mean", {0.5}},
+                     {"std", {0.5}}}}});
+  };
+  CHECK(with_mode("squash").load(kImages).recipe.data.resize == Fit::stretch);
+  CHECK(with_mode("center").load(kImages).recipe.data.resize == Fit::crop);
+  CHECK(with_mode("border").error(kImages).find("crop_mode is \"border\"") != std::string::npos);
   // A convolutional model takes images of any size; the crop goes with it.
   const LoadedRecipe larger = folder.load(kImages, ", image_size: 224");
   CHECK(larger.recipe.model.image_size == 224);
@@ -339,6 +350,11 @@ TEST_CASE("what an export for timm says of its images is read back", "[recipe]")
   CHECK(loaded.recipe.data.interpolation == Interpolation::bicubic);
   CHECK(loaded.recipe.data.normalize.mean == std::vector<double>{0.5, 0.5, 0.5});
   CHECK(loaded.recipe.data.normalize.deviation == std::vector<double>{0.25, 0.25, 0.25});
+  // 94 / (94.0 / 115) is below 115 in double.
+  const Folder odd(Json::parse(with_pretrained_cfg(
+      R"({"architecture": "resnet18", "pretrained_cfg": {"input_size": [3, 94, 94]}})", data, 115,
+      94, 3)));
+  CHECK(odd.load(kImages).recipe.data.resize_side == 115);
 }
 
 }  // namespace dstrain

@@ -1,5 +1,7 @@
 #include "engine/train/session/session.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
 namespace dstrain {
 namespace {
@@ -42,6 +45,15 @@ EvaluationTotals evaluated(int ranks, int zero_stage) {
   return totals;
 }
 
+/// Each sample stands once in the counts of classes, and those that are right on the diagonal.
+void check_confusion(const EvaluationTotals& totals, std::int64_t classes) {
+  const at::Tensor& counts = totals.confusion;
+  REQUIRE(counts.defined());
+  REQUIRE(counts.sizes() == at::IntArrayRef({classes, classes}));
+  CHECK(static_cast<double>(counts.sum().item<std::int64_t>()) == totals.targets);
+  CHECK(static_cast<double>(counts.trace().item<std::int64_t>()) / totals.targets == totals.top1);
+}
+
 }  // namespace
 
 TEST_CASE("evaluation counts every sample once and is the same under every strategy", "[train]") {
@@ -55,6 +67,38 @@ TEST_CASE("evaluation counts every sample once and is the same under every strat
   REQUIRE(found.loss == Approx(expected.loss).epsilon(1e-5));
   REQUIRE(found.top1 == Approx(expected.top1).margin(1.0 / 360));
   REQUIRE(found.top5 == Approx(expected.top5).margin(1.0 / 360));
+  check_confusion(found, 10);
+  CHECK((found.confusion.sum(1) == expected.confusion.sum(1)).all().item<bool>());
+}
+
+TEST_CASE("each rank's predictions are counted once, whatever the ranks share", "[train]") {
+  const std::string cut = GENERATE("parallel.tensor=2", "parallel.pipeline=2");
+  const std::string model = GENERATE("vit", "cnn");
+  if (model == "cnn" && cut == "parallel.tensor=2") return;
+  CAPTURE(cut, model);
+  const std::vector<std::string> all = {"run.evaluate=3", "batch.micro=4", "batch.global=24"};
+  const EvaluationTotals expected = test::small_run(model, 1, all).evaluation;
+  check_confusion(expected, expected.confusion.size(0));
+  const EvaluationTotals found = test::small_run(model, 4, test::joined(all, {cut})).evaluation;
+  check_confusion(found, expected.confusion.size(0));
+  CHECK((found.confusion.sum(1) == expected.confusion.sum(1)).all().item<bool>());
+}
+
+TEST_CASE("of classes with equal scores the first one is the prediction", "[train]") {
+  // All logits are 0.
+  const std::vector<std::string> all = {"run.evaluate=3", "batch.micro=4", "batch.global=24"};
+  with_sessions(
+      1, [&](int) { return test::small_recipe("vit", all); },
+      [&](int, Session& session) {
+        session.seek(0);
+        const at::NoGradGuard no_gradients;
+        for (int group = 0; group < static_cast<int>(session.states().num_groups()); ++group)
+          session.states().own_parameters(group).zero_();
+        const EvaluationTotals totals = session.evaluate();
+        check_confusion(totals, session.model().classes);
+        CHECK(totals.confusion.select(1, 0).sum().item<std::int64_t>() ==
+              static_cast<std::int64_t>(totals.targets));
+      });
 }
 
 TEST_CASE("the state that a rank holds is what the program's buffers say", "[train]") {

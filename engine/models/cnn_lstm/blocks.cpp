@@ -4,7 +4,7 @@
 
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_dropout.h"
-#include "engine/kernels/ops.h"
+#include "engine/models/image/class_loss.h"
 #include "engine/nn/call.h"
 #include "engine/nn/parameter_order.h"
 
@@ -60,9 +60,7 @@ at::Tensor LstmHead::logits(const Tensors& input, const Batch& batch, const Bloc
 }
 
 Tensors LstmHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  return {ops::softmax_cross_entropy(logits(input, batch, context), batch.labels, batch.weights,
-                                     context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
+  return {class_loss(logits(input, batch, context), batch, context)};
 }
 
 BlockCost LstmHead::cost(const BatchShape& shape) const {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_graph.h"
+#include "engine/models/image/class_loss.h"
 #include "engine/nn/block_state.h"
 
 namespace dstrain {
@@ -81,9 +81,7 @@ at::Tensor MemberHead::logits(const Tensors& input, const Call& call) {
 Tensors MemberHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   const at::Tensor all = logits(input, Call::of(batch, context));
   if (!last()) return {all};
-  return {ops::softmax_cross_entropy(mean_.of(all), batch.labels, batch.weights,
-                                     context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
+  return {class_loss(mean_.of(all), batch, context)};
 }
 
 BlockCost MemberHead::cost(const BatchShape& shape) const {

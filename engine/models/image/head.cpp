@@ -7,8 +7,8 @@
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/conv/ops_activation.h"
-#include "engine/kernels/ops.h"
 #include "engine/kernels/pool/ops_pool.h"
+#include "engine/models/image/class_loss.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -74,9 +74,7 @@ at::Tensor ImageHead::logits(const Tensors& input, const Call& call) {
 }
 
 Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  return {ops::softmax_cross_entropy(logits(input, Call::of(batch, context)), batch.labels,
-                                     batch.weights, context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
+  return {class_loss(logits(input, Call::of(batch, context)), batch, context)};
 }
 
 ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {

@@ -10,6 +10,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/models/image/class_loss.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/layer_cost.h"
@@ -150,9 +151,7 @@ Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockCo
   // A sample of weight 0 adds nothing to loss, gradients and totals: one rank counts it.
   const at::Tensor weights =
       ranks == nullptr ? batch.weights : batch.weights * (ranks->rank() == 0 ? 1 : 0);
-  return {ops::softmax_cross_entropy(logits(input, ranks), batch.labels, weights,
-                                     context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
+  return {class_loss(logits(input, ranks), batch, weights, context)};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {

@@ -89,6 +89,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       communicators_(communicators),
       options_(options),
       record_(record),
+      samples_(strategy.batch.micro),
       training_(prepare(strategy.training)),
       evaluation_(prepare(strategy.evaluation)),
       gathering_(prepare(strategy.gathering)),

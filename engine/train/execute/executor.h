@@ -95,6 +95,10 @@ struct EvaluationTotals {
   double top1 = 0;  ///< nan beside a loss that is not finite
   double top5 = 0;
   double targets = 0;
+  /// [classes, classes] int64 on the host, of images: how often samples of the class of the row
+  /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
+  /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
+  at::Tensor confusion = {};
 };
 
 /// State of the dynamic loss scale and the counters that a checkpoint keeps.
@@ -203,6 +207,8 @@ class Executor {
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
   [[nodiscard]] BlockContext generation_context(const at::Tensor& last) const;
+  /// The scores that the head writes are those of samples that no other rank counts.
+  [[nodiscard]] bool counts_classes() const;
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
                const BlockContext& context);
@@ -276,6 +282,7 @@ class Executor {
   std::unique_ptr<Communicator> alone_;
   ExecutorOptions options_;
   RankRecordFile& record_;
+  std::int64_t samples_;  ///< of a micro-batch
   std::vector<Stream> lanes_;
   Prepared training_;
   Prepared evaluation_;

@@ -1,8 +1,13 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "engine/base/index.h"
+#include "engine/report/confusion.h"
 #include "engine/train/execute/executor.h"
 #include "engine/train/measure/step_totals.h"
 
@@ -21,6 +26,13 @@ class FixedBatch final : public BatchSource {
   const Batch& batch_;
 };
 
+/// Adds each sample of `batch` to `counts` [classes, classes] int64, by its `scores`.
+void count_classes(const at::Tensor& scores, const Batch& batch, at::Tensor& counts) {
+  // The first of equal scores is the prediction, as top-1 has it. Fillers have weight 0.
+  const at::Tensor places = batch.labels * counts.size(0) + scores.argmax(1);
+  counts.view({-1}).index_add_(0, places, batch.weights.to(at::kLong));
+}
+
 }  // namespace
 
 void Executor::finish_updates() {
@@ -30,9 +42,16 @@ void Executor::finish_updates() {
 
 EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
   at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
+  at::Tensor counts;
+  BlockContext context = evaluation_context_;
   {
     const StreamScope scope(lane(Lane::compute));
-    sums = at::zeros({kNumTotals}, context_.totals.options().dtype(at::kDouble));
+    const auto on_device = context_.totals.options();
+    sums = at::zeros({kNumTotals}, on_device.dtype(at::kDouble));
+    if (model_.classes > 0 && model_.classes <= report::Confusion::kMostClasses)
+      counts = at::zeros({model_.classes, model_.classes}, on_device.dtype(at::kLong));
+    if (counts.defined() && counts_classes())
+      context.class_scores = at::zeros({samples_, model_.classes}, on_device);
   }
   gather_resident();
   std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
@@ -45,19 +64,33 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
       const StreamScope scope(lane(Lane::compute));
       context_.totals.zero_();
     }
-    run(evaluation_, source, {}, evaluation_context_);
+    run(evaluation_, source, {}, context);
     {
       const StreamScope scope(lane(Lane::compute));
       sums.add_(context_.totals);
+      if (context.class_scores.defined())
+        count_classes(context.class_scores, source.batch(first_loaded_), counts);
     }
     step_end_.record(lane(Lane::compute));
     two_ago.record(lane(Lane::compute));
   }
   const StreamScope scope(lane(Lane::compute));
   communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
+  if (counts.defined()) communicator(kWorldChannel).all_reduce(counts, ReduceOp::sum);
   const at::Tensor host = sums.cpu();
   offloader_.rethrow();  // what was fetched in vain
-  return means(host.const_data_ptr<double>());
+  EvaluationTotals totals = means(host.const_data_ptr<double>());
+  if (counts.defined() && std::isfinite(totals.loss)) totals.confusion = counts.cpu();
+  return totals;
+}
+
+bool Executor::counts_classes() const {
+  const int head = static_cast<int>(model_.blocks.size()) - 1;
+  const Communicator* tensor = evaluation_context_.peers.along(CommAxis::tensor);
+  return (tensor == nullptr || tensor->rank() == 0) &&
+         std::ranges::any_of(evaluation_.program->actions, [&](const Action& action) {
+           return action.kind == ActionKind::forward && action.block == head;
+         });
 }
 
 EvaluationTotals Executor::evaluate_average(BatchSource& source, std::int64_t micro_batches) {

@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/data/images/plain_augment.h"
 #include "engine/kernels/image/mix.h"
 #include "engine/train/execute/compute_type.h"
 
 namespace dstrain {
-namespace {
-
-/// A list may hold one value for all channels.
-float of_channel(const std::vector<double>& values, std::size_t channel) {
-  return static_cast<float>(values.at(std::min(channel, values.size() - 1)));
-}
-
-}  // namespace
 
 FeederOptions image_feeder_options(const Recipe& recipe, int channels, int image_size,
                                    c10::Device device, bool training) {
@@ -26,13 +19,8 @@ FeederOptions image_feeder_options(const Recipe& recipe, int channels, int image
   FeederOptions options{.device = device,
                         .compute = scalar_type(recipe.precision.compute),
                         .channels = channels,
-                        .augment = {.seed = recipe.run.seed, .image_size = image_size}};
-  const NormalizeConfig& normalize = recipe.data.normalize;
-  options.augment.scale = normalize.scale;
-  for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
-    options.augment.mean[c] = of_channel(normalize.mean, c);
-    options.augment.stddev[c] = of_channel(normalize.deviation, c);
-  }
+                        .augment = plain_augment(recipe.data.normalize, channels, image_size)};
+  options.augment.seed = recipe.run.seed;
   options.augment.random_crop = trains_with(Augmentation::random_crop);
   options.augment.horizontal_flip = trains_with(Augmentation::horizontal_flip);
   options.augment.crop_padding = options.augment.random_crop ? recipe.data.crop_padding : 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
@@ -17,6 +18,7 @@
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/phases.h"
 #include "engine/recipe/render.h"
+#include "engine/train/report/evaluation_files.h"
 #include "engine/train/session/learning_rate.h"
 
 namespace dstrain {
@@ -262,6 +264,16 @@ void RunReport::end_evaluation(const std::vector<GeneratedAnswer>& answers,
   if (answers.empty()) return;
   answers_ = fmt::format("{} of {} answers", describe_answers(means), answers.size());
   progress_.note("  " + answers_);
+}
+
+void RunReport::confusion(const EvaluationTotals& totals) {
+  const std::optional<report::Confusion> counted = confusion_of(totals, session_.model());
+  if (!counted) return;
+  try {
+    write_confusion(directory_.root(), *counted);
+  } catch (const Error& error) {  // training goes on without them
+    progress_.note(fmt::format("note: {}", error.what()));
+  }
 }
 
 std::string RunReport::describe(const EvaluationTotals& totals) const {

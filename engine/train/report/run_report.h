@@ -45,6 +45,8 @@ class RunReport {
                   double seconds);
   /// Its answers, if any, and their means.
   void end_evaluation(const std::vector<GeneratedAnswer>& answers, const AnswerFigures& means);
+  /// Writes confusion.csv and classes.csv into the run's folder, where the evaluation counted.
+  void confusion(const EvaluationTotals& totals);
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);
   /// `host_s`: what the host works for one step; 0: not measured.

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -18,6 +20,7 @@
 #include "engine/checkpoint/best_checkpoint.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/recipe/phases.h"
+#include "engine/train/report/evaluation_files.h"
 #include "engine/train/report/preparation_notes.h"
 #include "engine/train/report/run_report.h"
 #include "engine/train/session/session.h"
@@ -84,11 +87,28 @@ void evaluate_finished(const LoadedRecipe& loaded, const World& world, const std
   json["seconds"] = seconds;
   json.update(to_json(totals, language));
   if (average) json["average"] = to_json(*average, language);
+  const std::optional<report::Confusion> confusion =
+      confusion_of(average ? *average : totals, session.model());
+  if (confusion) {
+    constexpr std::size_t kShown = 5;
+    for (const std::string& line : report::worst_classes(*confusion, kShown))
+      progress->note("  class " + line);
+  }
   const char* folder = std::getenv(job_environment::kRunDirectory);
   if (folder == nullptr) return;
-  const std::filesystem::path file = std::filesystem::path(folder) / "evaluation.json";
+  const RunLayout layout{std::filesystem::path(folder)};
+  std::string others;
+  if (confusion) {
+    write_confusion(layout.root(), *confusion);
+    nlohmann::ordered_json& counted = average ? json["average"] : json;
+    for (const std::filesystem::path& file : {layout.confusion(), layout.classes()}) {
+      counted[file.stem().string()] = file.filename().string();
+      others += ", " + file.filename().string();
+    }
+  }
+  const std::filesystem::path file = layout.root() / "evaluation.json";
   write_file_atomically(file, json_text(json, 2) + "\n");
-  progress->note("written: " + file.string());
+  progress->note("written: " + file.string() + others);
 }
 
 }  // namespace dstrain

@@ -313,6 +313,8 @@ void Trainer::evaluate() {
   const AnswerFigures figures = mean_figures(answers);
   if (report_) report_->end_evaluation(answers, figures);
   gained_ = note_best(average ? *average : totals, figures);
+  if (report_ && (gained_ || recipe_.run.best.metric == BestMetric::none))
+    report_->confusion(average ? *average : totals);
 }
 
 bool Trainer::note_best(const EvaluationTotals& totals, const AnswerFigures& answers) {

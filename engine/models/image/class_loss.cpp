@@ -1,0 +1,18 @@
+#include "engine/models/image/class_loss.h"
+
+#include "engine/kernels/ops.h"
+
+namespace dstrain {
+
+at::Tensor class_loss(const at::Tensor& logits, const Batch& batch, const at::Tensor& weights,
+                      const BlockContext& context) {
+  if (context.class_scores.defined()) context.class_scores.copy_(logits.detach());
+  return ops::softmax_cross_entropy(logits, batch.labels, weights, context.label_smoothing,
+                                    context.totals.narrow(0, 0, kBalanceTotal), batch.second);
+}
+
+at::Tensor class_loss(const at::Tensor& logits, const Batch& batch, const BlockContext& context) {
+  return class_loss(logits, batch, batch.weights, context);
+}
+
+}  // namespace dstrain
