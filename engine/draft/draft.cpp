@@ -20,6 +20,7 @@ using text::with_commas;
 constexpr std::int64_t kSequenceStep = 128;
 constexpr std::int64_t kUsualSequence = 512;    ///< where no sample could be measured
 constexpr std::int64_t kFewForSteps = 20;       ///< steps of an epoch that are few
+constexpr std::int64_t kLeastBatch = 8;         ///< rows of text
 constexpr std::int64_t kFewToHoldOut = 50;      ///< samples of which none is held out
 constexpr std::int64_t kFewForStatistics = 16;  ///< samples that are few for batch norm
 constexpr std::int64_t kManySteps = 1000;       ///< in one epoch, that is evaluated on the way
@@ -48,13 +49,23 @@ std::int64_t sequence_of(const Facts& facts) {
   return most > 0 ? std::min(wanted, most) : wanted;
 }
 
-/// Images, or rows of packed text, of an epoch; 0: not known.
-std::int64_t rows_of_epoch(const Facts& facts) {
-  if (!facts.data.is_text()) return facts.data.samples;
+/// Rows of packed text of an epoch; 0: not known.
+std::int64_t packed_rows(const Facts& facts) {
   if (facts.lengths.looked == 0) return 0;
   const auto row = static_cast<double>(sequence_of(facts));
   return std::llround(std::ceil(static_cast<double>(facts.lengths.samples) *
                                 std::min(facts.lengths.mean, row) / row));
+}
+
+/// Packed rows of few samples would be an epoch of hardly any steps.
+bool is_packed(const Facts& facts) {
+  return facts.lengths.looked == 0 || packed_rows(facts) >= kFewForSteps * kLeastBatch;
+}
+
+/// Images, or rows of text, of an epoch; 0: not known.
+std::int64_t rows_of_epoch(const Facts& facts) {
+  if (!facts.data.is_text()) return facts.data.samples;
+  return is_packed(facts) ? packed_rows(facts) : facts.lengths.samples;
 }
 
 class Drafter {
@@ -193,11 +204,14 @@ void Drafter::write_text() {
     add("data.loss", "all", "plain text: each token is learnt");
   else
     add("data.loss", "response", "the answers alone are learnt");
-  add("data.packing", "true",
-      lengths.looked == 0
-          ? "several samples in a row, none sees another"
-          : fmt::format("a sample has {:.0f} tokens: several in a row, none sees another",
-                        lengths.mean));
+  if (is_packed(facts_))
+    add("data.packing", "true",
+        lengths.looked == 0
+            ? "several samples in a row, none sees another"
+            : fmt::format("a sample has {:.0f} tokens: several in a row, none sees another",
+                          lengths.mean));
+  else
+    add("data.packing", "false", "few samples: one in a row, so that an epoch has more steps");
   if (data_.own_test) return;
   if (few_to_hold_out())
     add("data.test_share", "0", "too few samples to hold some out");
@@ -274,7 +288,7 @@ int global_batch(const Facts& facts) {
     return rows >= 5000 ? 128 : 64;
   }
   std::int64_t global = 32;
-  while (global > 8 && rows > 0 && rows / global < kFewForSteps) global /= 2;
+  while (global > kLeastBatch && rows > 0 && rows / global < kFewForSteps) global /= 2;
   return static_cast<int>(global);
 }
 

@@ -28,8 +28,9 @@ std::string yaml_text(const std::string& text) {
   const bool letter_first = !text.empty() && (text.front() == '/' || text.front() == '_' ||
                                               (text.front() >= 'a' && text.front() <= 'z') ||
                                               (text.front() >= 'A' && text.front() <= 'Z'));
-  // With a slash it is none of the words that YAML takes for something else.
-  if (letter_first && text.find('/') != std::string::npos && std::ranges::all_of(text, plain))
+  // With one of these it is none of the words that YAML takes for something else.
+  if (letter_first && text.find_first_of("/.") != std::string::npos &&
+      std::ranges::all_of(text, plain))
     return text;
   std::string quoted = "\"";
   for (const char c : text) {

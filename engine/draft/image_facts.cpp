@@ -73,10 +73,6 @@ DataFacts images_of_folders(const fs::path& root, bool clips) {
   const bool split = path_kind(root / "train") == PathKind::folder;
   const fs::path training = split ? root / "train" : root;
   std::vector<std::string> names = formats::list_classes(training);
-  if (names.empty())
-    throw Error(ErrorKind::data,
-                fmt::format("{} holds images, but no folder for each class", shown_path(training)),
-                "put the images of each class into a folder with its name");
   if (clips) {
     DataFacts facts = counted(DatasetName::frames, root, "folders train/CLASS/CLIP of frames");
     facts.class_names = std::move(names);

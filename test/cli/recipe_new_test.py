@@ -131,7 +131,7 @@ def write_images(root):
 
 # Model, data, words beside, and what the recipe then has.
 PAIRS = [
-    ("qwen", "messages.jsonl", [], dict(name="chat", loss="assistant", sequence="128", test_share="0.05", packing="true")),
+    ("qwen", "messages.jsonl", [], dict(name="chat", loss="assistant", sequence="128", test_share="0.05", packing="false", **{"global": "8"})),
     ("qwen", "share", [], dict(name="chat", path="share")),
     ("qwen", "alpaca.json", ["--lora"], dict(name="chat", rank="16", targets="[all-linear]", lr="2.0e-4")),
     ("qwen", "pairs", [], dict(name="chat", loss="assistant")),
@@ -252,7 +252,7 @@ def test_refusals(root):
             ("qwen", "odd.jsonl", [], 64, "is the answer is not clear"),
             ("qwen", "nowhere", [], 64, "there is no data 'nowhere'"),
             ("llama", "messages.jsonl", [], 64, "has no chat template"),
-            ("vit", "loose", [], 65, "no folder for each class"),
+            ("vit", "loose", [], 65, "holds no folder; it needs one per class"),
             ("resnet50", "split", ["--lora"], 64, "--lora: resnet50 starts from random weights"),
             ("mobilenet", "split", ["--lora"], 64, "--lora: mobilenet is convolutional"),
             ("qwen", "messages.jsonl", ["--prompt", "a", "--response", "b"], 64, "are for JSON Lines of any fields"),
@@ -289,7 +289,7 @@ def test_questions(root):
     out, told = asked([], ["qwen", "odd.jsonl", "eins zwei", "5", "lora"])
     assert told.count(": ") >= 5 and "Train all weights (full) or adapters (lora)?" in told and "Epochs [3]" in told, told
     text = (root / "qwen_odd.yaml").read_text()
-    expected_lines(text, dict(weights="qwen", path="odd.jsonl", prompt='"{eins}\\n"', response='"{zwei}"', epochs="5", rank="16"), root)
+    expected_lines(text, dict(weights='"qwen"', path="odd.jsonl", prompt='"{eins}\\n"', response='"{zwei}"', epochs="5", rank="16"), root)
     assert "dstrain launch qwen_odd.yaml --ranks 1" in out, out
     # Empty lines take the defaults.
     asked(["qwen", "answers", "-o", "default.yaml"], ["", "", ""])

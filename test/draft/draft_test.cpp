@@ -51,7 +51,8 @@ TEST_CASE("a draft of text takes its length from the samples", "[draft]") {
   CHECK(line_of(lines, "data.path").reason == "about 8,000 records for training");
   CHECK(line_of(lines, "data.loss").value == "assistant");
   CHECK(line_of(lines, "data.test_share").value == "0.05");
-  CHECK(line_of(lines, "batch.global").value == "32");  // 2,667 rows
+  CHECK(line_of(lines, "batch.global").value == "32");  // of 2,667 rows
+  CHECK(line_of(lines, "data.packing").value == "true");
   CHECK(line_of(lines, "run.epochs").value == "3");
   CHECK(line_of(lines, "run.best").value == "{ metric: loss }");
   check_reads(lines);
@@ -74,6 +75,7 @@ TEST_CASE("a draft of few samples holds none out and takes small batches", "[dra
   CHECK(line_of(lines, "run.evaluate").value == "never");
   CHECK(line_of(lines, "run.best").key.empty());
   CHECK(line_of(lines, "batch.global").value == "8");
+  CHECK(line_of(lines, "data.packing").value == "false");
   check_reads(lines);
   facts.data.own_test = true;
   lines = draft_recipe(facts, {});
