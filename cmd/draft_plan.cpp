@@ -35,20 +35,28 @@ PlannedDraft plan_of_draft(const draft::Facts& facts, const draft::Choices& choi
   return made;
 }
 
-std::string reason_of(const PlannedDraft& made, const Machine& machine, bool is_text) {
-  if (!made.fits())
-    return fmt::format("does not fit: {} planned, and {} has {}", format_bytes(made.memory),
-                       machine.name, format_bytes(made.limit));
-  return fmt::format("{} at once: the fastest that fits {}, {} planned",
-                     is_text ? "rows" : "images", machine.name, format_bytes(made.memory));
-}
-
 }  // namespace
+
+std::string card_name(const Machine& machine) {
+  return machine.name.substr(0, machine.name.find(" ("));
+}
 
 bool PlannedDraft::fits() const {
   return limit == 0 ||
          static_cast<double>(memory) <= (1 - kMemoryReserve) * static_cast<double>(limit);
 }
+
+namespace {
+
+std::string reason_of(const PlannedDraft& made, const Machine& machine, bool is_text) {
+  if (!made.fits())
+    return fmt::format("does not fit: {} planned, and {} has {}", format_bytes(made.memory),
+                       card_name(machine), format_bytes(made.limit));
+  return fmt::format("{} at once: the fastest that fits {}, {} planned",
+                     is_text ? "rows" : "images", card_name(machine), format_bytes(made.memory));
+}
+
+}  // namespace
 
 PlannedDraft planned_draft(const draft::Facts& facts, draft::Choices choices,
                            const std::string& title, const Machine& machine) {

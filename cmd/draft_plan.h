@@ -17,6 +17,9 @@ struct PlannedDraft {
   [[nodiscard]] bool fits() const;
 };
 
+/// "rtx4090": without what is said of its rates.
+[[nodiscard]] std::string card_name(const Machine& machine);
+
 /// The draft with the batch.micro whose step is the fastest of those that fit the memory of
 /// `machine`, recomputing only where nothing fits without; where nothing fits at all,
 /// batch.micro 1.

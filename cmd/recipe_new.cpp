@@ -152,7 +152,7 @@ Machine machine_of(const NewOptions& options) {
   Machine machine = plan_machine({.name = options.machine}, /*on_cpu=*/false);
   if (options.machine.empty() && installed_gpu().empty())
     print_error("note: no GPU is seen here: planned for {}; --machine NAME plans for another\n",
-                machine.name);
+                card_name(machine));
   return machine;
 }
 
@@ -177,8 +177,9 @@ PlannedDraft settle_training(const draft::Facts& facts, draft::Choices choices,
   if (options.adapters) return planned(true, "as it was asked for");
   PlannedDraft full = planned(false, "");
   if (options.full) return full;
-  const std::string taken = fmt::format("all weights take {}{} on {}", format_bytes(full.memory),
-                                        full.fits() ? "" : ", which does not fit", machine.name);
+  const std::string taken =
+      fmt::format("all weights take {}{} on {}", format_bytes(full.memory),
+                  full.fits() ? "" : ", which does not fit", card_name(machine));
   if (questions.asks()) {
     const std::string word =
         questions.ask(fmt::format("Train all weights (full) or adapters (lora)? {}", taken),

@@ -8,6 +8,7 @@
 
 #include "engine/base/printable.h"
 #include "engine/base/units.h"
+#include "engine/base/words.h"
 #include "engine/data/text/selection.h"
 #include "engine/draft/training_rates.h"
 #include "engine/recipe/choices.h"
@@ -25,18 +26,20 @@ constexpr std::int64_t kFewToHoldOut = 50;      ///< samples of which none is he
 constexpr std::int64_t kFewForStatistics = 16;  ///< samples that are few for batch norm
 constexpr std::int64_t kManySteps = 1000;       ///< in one epoch, that is evaluated on the way
 
-/// "12,345" or "about 12,345".
+/// "12,345" or, of an estimate, "about 12,300".
 std::string counted(std::int64_t count, bool about) {
-  return fmt::format("{}{}", about ? "about " : "", with_commas(count));
+  std::int64_t unit = 1;
+  while (about && count / unit >= 1000) unit *= 10;
+  return fmt::format("{}{}", about ? "about " : "", with_commas(count / unit * unit));
 }
 
 /// "cat, dog, owl and 97 more".
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 3;
-  const auto shown_names =
+  const auto first =
       std::vector<std::string>(names.begin(), names.begin() + std::min(kShown, names.size()));
   return shown(
-      fmt::format("{}{}", fmt::join(shown_names, ", "),
+      fmt::format("{}{}", fmt::join(first, ", "),
                   names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : ""),
       100);
 }
@@ -243,11 +246,12 @@ void Drafter::write_images() {
 
 void Drafter::write_batch() {
   const std::int64_t steps = steps_of_epoch();
+  const bool text = data_.is_text();
   add("batch.global", fmt::format("{}", global_),
       steps == 0 ? "what the optimizer sees, on any number of ranks"
-                 : fmt::format("{} {} a step, on any number of ranks: {}{} steps an epoch", global_,
-                               data_.is_text() ? "rows" : "images", data_.is_text() ? "about " : "",
-                               with_commas(steps)));
+                 : fmt::format("{} a step, on any number of ranks: {}{} step{} an epoch",
+                               text ? "rows" : "images", text ? "about " : "", with_commas(steps),
+                               plural(steps)));
   add("batch.micro", fmt::format("{}", choices_.micro), choices_.why_micro);
 }
 
@@ -283,12 +287,10 @@ void Drafter::write_run() {
 
 int global_batch(const Facts& facts) {
   const std::int64_t rows = rows_of_epoch(facts);
-  if (!facts.data.is_text()) {
-    if (rows >= 20000) return 256;
-    return rows >= 5000 ? 128 : 64;
-  }
-  std::int64_t global = 32;
-  while (global > kLeastBatch && rows > 0 && rows / global < kFewForSteps) global /= 2;
+  const bool text = facts.data.is_text();
+  std::int64_t global = text ? 32 : rows >= 20000 ? 256 : rows >= 5000 ? 128 : 64;
+  const std::int64_t least = text ? kLeastBatch : kFewForStatistics;
+  while (global > least && rows > 0 && rows / global < kFewForSteps) global /= 2;
   return static_cast<int>(global);
 }
 

@@ -201,6 +201,11 @@ def test_trains(root, recipes):
     prepared = json.loads(run("data", "prepare", recipes[0], "--json", "--set", f"data.cache={root}/tokens").stdout)
     samples = prepared["train"]["samples"] + prepared["test"]["samples"]
     assert samples == len(SUMS) and f"# {samples} records for training" in recipes[0].read_text(), prepared
+    settings = [word for setting in (f"data.cache={root}/tokens", "data.test_share=0", "run.evaluate=never", "run.best.metric=none", "run.generate=0")
+                for word in ("--set", setting)]
+    whole = json.loads(run("data", "prepare", recipes[0], "--json", *settings).stdout)["train"]
+    lengths = f"95 % of {samples} samples have at most {whole['p95']} tokens, the longest {whole['longest']}"
+    assert lengths in recipes[0].read_text(), (lengths, recipes[0].read_text())
 
 
 def test_fits(root):

@@ -103,7 +103,8 @@ TEST_CASE("folders of images are told by their files", "[draft]") {
   put(dir / "a.bmp", "x");
   CHECK_THROWS_WITH(look_at_data(dir.path(), {}), Contains("but 1 .bmp"));
   put(dir / "loose.png", "x");
-  CHECK_THROWS_WITH(look_at_data(dir.path(), {}), Contains("holds no folder; it needs one per class"));
+  CHECK_THROWS_WITH(look_at_data(dir.path(), {}),
+                    Contains("holds no folder; it needs one per class"));
   for (const char* file : {"cat/1.png", "cat/2.png", "dog/1.jpg", "dog/2.JPG"})
     put(dir / "train" / file, "x");
   DataFacts facts = look_at_data(dir.path(), {});
