@@ -74,27 +74,41 @@ void require_same_kind(const draft::ModelFacts& model, const draft::DataFacts& d
                 "name a model without weights, such as cnn-basic or vit-tiny");
 }
 
+void refuse_without_effect(const NewOptions& options, const draft::DataFacts& data) {
+  const struct {
+    const char* option;
+    const std::string& value;
+    bool has_effect;
+    const char* on;
+  } given[] = {
+      {"--prompt", options.prompt, data.name == DatasetName::jsonl, "JSON Lines of any fields"},
+      {"--response", options.response, data.name == DatasetName::jsonl, "JSON Lines of any fields"},
+      {"--template", options.chat_template, data.name == DatasetName::chat, "chats"},
+      {"--tokenizer", options.tokenizer, data.is_text(), "text"},
+      {"--label", options.label, !data.label.empty(), "parquet files of images and CIFAR-100"}};
+  for (const auto& one : given) {
+    if (!one.value.empty() && !one.has_effect)
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} is for {}; here {}", one.option, one.on, data.form),
+                  "leave it out");
+  }
+}
+
 /// The fields of question and answer, or the templates that were given.
 void settle_fields(draft::DataFacts& data, const NewOptions& options, const Questions& questions) {
-  if (data.name != DatasetName::jsonl) {
-    if (!options.prompt.empty() || !options.response.empty())
-      throw Error(ErrorKind::usage,
-                  fmt::format("--prompt and --response are for JSON Lines of any fields; here {}",
-                              data.form),
-                  "leave them out");
-    return;
-  }
+  if (data.name != DatasetName::jsonl) return;
   if (!options.response.empty()) {
     data.prompt = options.prompt;
     data.response = options.response;
     return;
   }
   const std::string fields = fmt::format("{}", fmt::join(data.fields, ", "));
+  const std::string guess = data.question + (data.question.empty() ? "" : " ") + data.answer;
   const std::string line =
       questions.ask(fmt::format("Of {}: the fields of question and answer (one: all is learnt)",
                                 shown(fields, 200)),
-                    data.question + (data.question.empty() ? "" : " ") + data.answer);
-  if (!line.empty()) {
+                    guess);
+  if (line != guess) {
     const auto blank = line.find(' ');
     const bool two = blank != std::string::npos;
     draft::name_fields(data, two ? line.substr(0, blank) : "", two ? line.substr(blank + 1) : line);
@@ -227,6 +241,7 @@ int make_recipe(NewOptions options) {
   facts.data =
       found_data(options.data, {.clips = facts.model.takes_clips(), .label = options.label});
   require_same_kind(facts.model, facts.data, options.data);
+  refuse_without_effect(options, facts.data);
   settle_fields(facts.data, options, questions);
   facts.tokenizer = options.tokenizer;
   facts.chat_template = options.chat_template;

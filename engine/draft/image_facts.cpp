@@ -21,10 +21,12 @@ namespace fs = std::filesystem;
 constexpr int kAnyImageSize = 224;  // of a model: what is asked does not depend on it
 
 /// Counts of what is named; Error{data} says what is wrong with its files.
-DataFacts counted(DatasetName name, const fs::path& folder, std::string form) {
-  const DatasetFacts found = dataset_facts(config_of(name, folder.string()), kAnyImageSize);
+DataFacts counted(DatasetName name, const fs::path& folder, std::string form,
+                  const std::string& label = {}) {
+  const DatasetFacts found = dataset_facts(config_of(name, folder.string(), label), kAnyImageSize);
   return {.name = name,
           .path = folder.string(),
+          .label = label,
           .form = std::move(form),
           .samples = found.train_size,
           .own_test = true,
@@ -32,7 +34,7 @@ DataFacts counted(DatasetName name, const fs::path& folder, std::string form) {
 }
 
 /// A set whose files have fixed names, CIFAR or Food-101.
-std::optional<DataFacts> published_set(const fs::path& folder) {
+std::optional<DataFacts> published_set(const fs::path& folder, const std::string& label) {
   for (const DatasetRow& row : datasets()) {
     for (const auto& form : row.forms) {
       const bool whole = std::ranges::all_of(form, [&](std::string_view name) {
@@ -40,9 +42,10 @@ std::optional<DataFacts> published_set(const fs::path& folder) {
         const PathKind kind = path_kind(folder / name);
         return kind == (name == "images" ? PathKind::folder : PathKind::file);
       });
+      // Food-101's folders have no choice of labels.
       if (whole)
-        return counted(row.name, folder,
-                       fmt::format("it has {} and {}", form.front(), form.back()));
+        return counted(row.name, folder, fmt::format("it has {} and {}", form.front(), form.back()),
+                       row.name == DatasetName::food101 ? "" : label);
     }
   }
   return std::nullopt;
@@ -129,7 +132,7 @@ std::optional<DataFacts> parquet_of_images(const fs::path& root, const std::stri
 }  // namespace
 
 std::optional<DataFacts> images_in(const fs::path& folder, const LookOptions& options) {
-  if (auto facts = published_set(folder)) return facts;
+  if (auto facts = published_set(folder, options.label)) return facts;
   if (auto facts = parquet_of_images(folder, options.label)) return facts;
   if (!has_image_files(folder)) return std::nullopt;
   return images_of_folders(folder, options.clips);

@@ -155,6 +155,7 @@ PAIRS = [
     ("vit", "binary", [], dict(name="cifar100", classes="100", lr="5.0e-5", metric="accuracy")),
     ("vit", "python", ["--lora"], dict(name="cifar10", also_train="[classifier]", lr="3.0e-3")),
     ("vit", "hundred", [], dict(name="cifar100", classes="100")),
+    ("vit", "binary", ["--label", "coarse_label"], dict(name="cifar100", classes="20", label='"coarse_label"')),
     ("mobilenet", "food", [], dict(name="food101", classes="2")),
     ("vit-base", "cifar100", [], dict(name="cifar100", path="data/cifar-100-binary", weights='"hf://google/vit-base-patch16-224"')),
     ("cnn-lstm", "clips", [], dict(name="frames", classes="2")),
@@ -260,7 +261,10 @@ def test_refusals(root):
             ("vit", "loose", [], 65, "holds no folder; it needs one per class"),
             ("resnet50", "split", ["--lora"], 64, "--lora: resnet50 starts from random weights"),
             ("mobilenet", "split", ["--lora"], 64, "--lora: mobilenet is convolutional"),
-            ("qwen", "messages.jsonl", ["--prompt", "a", "--response", "b"], 64, "are for JSON Lines of any fields"),
+            ("qwen", "messages.jsonl", ["--prompt", "a", "--response", "b"], 64, "--prompt is for JSON Lines of any fields"),
+            ("vit", "split", ["--label", "x"], 64, "--label is for parquet files of images and CIFAR-100"),
+            ("vit", "split", ["--tokenizer", "x"], 64, "--tokenizer is for text"),
+            ("qwen", "answers", ["--template", "chatml"], 64, "--template is for chats"),
             ("qwen", "org/none", [], 69, "org/none")):
         places = [root / word if (root / word).exists() else word for word in (model, data)]
         made(root, output, *places, *words, "--yes", code=code, said=said)
