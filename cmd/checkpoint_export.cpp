@@ -11,6 +11,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/infer/saved_weights.h"
+#include "engine/data/dataset.h"
 #include "engine/data/text/chat_encoder.h"
 #include "engine/models/family.h"
 #include "engine/models/model.h"

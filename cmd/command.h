@@ -42,6 +42,7 @@ Command add_trace_diff(CLI::App& root);
 Command add_engine(CLI::App& root);
 Command add_plan(CLI::App& root);
 Command add_recipe_fits(CLI::App& root);
+Command add_recipe_new(CLI::App& root);
 Command add_measure(CLI::App& root);
 Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);

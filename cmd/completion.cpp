@@ -31,7 +31,9 @@ std::map<std::string, std::string> words_by_command(const CLI::App& root) {
       const std::string command = line.substr(0, tab);
       // The root here says which of the library's commands are a person's.
       const bool listed = !command.empty() && all.contains(command.substr(0, command.find(' ')));
-      if (listed || !of_engine) all[command] = line.substr(tab + 1);
+      // The root here also knows all words of commands of which the library has a part.
+      const bool known = all.contains(command) && !all[command].empty();
+      if (!of_engine || (listed && !known)) all[command] = line.substr(tab + 1);
     }
   };
   add(completion_words(root), false);

@@ -35,6 +35,9 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data), add_data_show(*data)});
+  CLI::App* recipe = app.add_subcommand("recipe", "Make recipes.");
+  recipe->require_subcommand(1);
+  commands.push_back(add_recipe_new(*recipe));
   CLI::App* words = app.add_subcommand("words", "Print the words of these commands; `dstrain completion`.");
   commands.push_back({words, [&app] {
                         print_text(completion_words(app));

@@ -72,24 +72,26 @@ int run_dstrain(int given_argc, char** given_argv) {
   std::vector<Command> commands = {add_launch(app),     add_evaluate(app), add_verify(app), add_doctor(app),
                                    add_agent(app),      add_report(app), add_fetch(app),
                                    add_completion(app), add_setup(app)};
-  CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
+  const auto add_engine_command = [&](const EngineCommand& command, CLI::App& root) {
+    CLI::App* sub = root.add_subcommand(command.name, command.text);
+    if (*command.text == '\0') sub->group("");  // hidden
+    sub->prefix_command();
+    sub->set_help_flag();
+    commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});
+  };
+  CLI::App* recipe = app.add_subcommand("recipe", "Make, check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(),
                   {add_recipe_check(*recipe), add_recipe_show(*recipe), add_recipe_list(*recipe),
                    add_recipe_schema(*recipe), add_recipe_import(*recipe)});
+  add_engine_command({"new", "Make a recipe of a model and data."}, *recipe);
   CLI::App* trace =
       app.add_subcommand("trace", "Record, merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);
   commands.insert(commands.end(), {add_trace_merge(*trace), add_trace_analyze(*trace),
                                    add_trace_diff(*trace), add_trace_request(*trace)});
 
-  for (const EngineCommand& command : kEngineCommands) {
-    CLI::App* sub = app.add_subcommand(command.name, command.text);
-    if (*command.text == '\0') sub->group("");  // hidden
-    sub->prefix_command();
-    sub->set_help_flag();
-    commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});
-  }
+  for (const EngineCommand& command : kEngineCommands) add_engine_command(command, app);
   return run_command(app, commands, argc, argv);
 }
 

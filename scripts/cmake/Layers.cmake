@@ -3,10 +3,10 @@
 # Needs: Unity.cmake.
 set(DSTRAIN_LAYERS base hub recipe import mesh program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
-    store weights chat tokenizer text checkpoint metrics samples device comm kernels collectives data nn models infer train cmd)
+    store weights chat tokenizer text checkpoint metrics samples device comm kernels collectives data draft nn models infer train cmd)
 
 # Layers that no step, no loader and no long reading waits for: -O1 compiles them a quarter faster.
-set(DSTRAIN_QUICK_LAYERS hub recipe import bench launcher_base launcher_protocol launcher_hosts launcher_transport
+set(DSTRAIN_QUICK_LAYERS hub recipe import bench draft launcher_base launcher_protocol launcher_hosts launcher_transport
     launcher_hang launcher_doctor launcher_job)
 function(dstrain_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -7,7 +7,7 @@ import tempfile
 
 from support import ROOT, expect_success, recipe_text, run, tree_recipes
 
-COMMANDS = ["launch", "fetch", "engine", "plan", "verify", "evaluate", "generate", "classify", "completion", "setup", "recipe", "recipe check", "recipe show", "recipe list", "recipe schema", "recipe import-deepspeed", "report",
+COMMANDS = ["launch", "fetch", "engine", "plan", "verify", "evaluate", "generate", "classify", "completion", "setup", "recipe", "recipe new", "recipe check", "recipe show", "recipe list", "recipe schema", "recipe import-deepspeed", "report",
             "bench", "bench step", "bench kernel", "bench flops", "bench images", "bench run", "bench zero", "bench parallel", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "checkpoint import", "checkpoint inspect", "data",
             "data tokenize", "data prepare", "data show"]
 recipes = tree_recipes()

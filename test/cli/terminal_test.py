@@ -52,7 +52,9 @@ def test_hostile_names(folder):
     commands = [
         [b"plan", recipe], [b"plan", good, b"--machine", EVIL], [b"plan", good, b"--set", b"model.name=" + EVIL], [b"plan", good, EVIL],
         [b"plan", good, b"--" + EVIL], [b"plan", good, b"--ranks", EVIL], [b"plan", good, b"--set", b"model.weights=" + evil],
-        [b"recipe", b"check", recipe], [b"recipe", b"check", evil], [b"recipe", b"show", recipe], [EVIL], [b"recipe", EVIL],
+        [b"recipe", b"check", recipe], [b"recipe", b"check", evil], [b"recipe", b"show", recipe],
+        [b"recipe", b"new", EVIL, b"digits", b"--yes"], [b"recipe", b"new", evil, evil, b"--yes"], [b"recipe", b"new", b"cnn-basic", evil, b"--yes"],
+        [b"recipe", b"new", b"cnn-basic", EVIL], [EVIL], [b"recipe", EVIL],
         [b"checkpoint", b"list", evil], [b"checkpoint", b"verify", evil], [b"checkpoint", b"list", evil, b"--json"],
         [b"checkpoint", b"prune", evil, b"--keep", b"1"], [b"checkpoint", b"export", evil, evil + b"out"],
         [b"data", b"tokenize", b"--tokenizer", evil], [b"data", b"tokenize", b"--tokenizer", recipe],

@@ -61,10 +61,10 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
       if (c == '"') quoted = false;
       continue;
     }
+    if (depth == 0 && (c == ',' || c == ']')) return at;
     if (c == '"') quoted = true;
     if (c == '{' || c == '[') ++depth;
     if ((c == '}' || c == ']') && --depth == 0) return at + 1;
-    if (depth == 0 && (c == ',' || c == ']')) return at;
   }
   return std::string_view::npos;
 }

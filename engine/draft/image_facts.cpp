@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/data/dataset.h"
+#include "engine/data/images/image_listing.h"
+#include "engine/data/images/parquet_images.h"
+#include "engine/data/images/parquet_places.h"
+#include "engine/data/images/test_folders.h"
+#include "engine/data/text/parquet.h"
+#include "engine/draft/data_facts.h"
+
+namespace dstrain::draft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kAnyImageSize = 224;  // of a model: what is asked does not depend on it
+
+/// Counts of what is named; Error{data} says what is wrong with its files.
+DataFacts counted(DatasetName name, const fs::path& folder, std::string form,
+                  const std::string& label = {}) {
+  const DatasetFacts found = dataset_facts(config_of(name, folder.string(), label), kAnyImageSize);
+  return {.name = name,
+          .path = folder.string(),
+          .label = label,
+          .form = std::move(form),
+          .samples = found.train_size,
+          .own_test = true,
+          .classes = found.classes};
+}
+
+/// A set whose files have fixed names, CIFAR or Food-101.
+std::optional<DataFacts> published_set(const fs::path& folder, const std::string& label) {
+  for (const DatasetRow& row : datasets()) {
+    for (const auto& form : row.forms) {
+      const bool whole = std::ranges::all_of(form, [&](std::string_view name) {
+        // CIFAR-100's python version has files `train` and `test`, where others have folders.
+        const PathKind kind = path_kind(folder / name);
+        return kind == (name == "images" ? PathKind::folder : PathKind::file);
+      });
+      // Food-101's folders have no choice of labels.
+      if (whole)
+        return counted(row.name, folder, fmt::format("it has {} and {}", form.front(), form.back()),
+                       row.name == DatasetName::food101 ? "" : label);
+    }
+  }
+  return std::nullopt;
+}
+
+bool is_image_name(const fs::path& file) {
+  constexpr std::array kEnds = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
+  std::string end = file.extension().string();
+  std::ranges::transform(end, end.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c + ('a' - 'A')) : c; });
+  return std::ranges::find(kEnds, end) != kEnds.end();
+}
+
+/// Whether an image lies at any depth in the folder, as far as one looks.
+bool has_image_files(const fs::path& folder) {
+  constexpr int kMostEntries = 100000;
+  int looked = 0;
+  std::error_code failed;
+  for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (is_image_name(at->path())) return true;
+    if (++looked > kMostEntries) return false;
+  }
+  return false;
+}
+
+DataFacts images_of_folders(const fs::path& root, bool clips) {
+  const bool split = path_kind(root / "train") == PathKind::folder;
+  const fs::path training = split ? root / "train" : root;
+  std::vector<std::string> names = formats::list_classes(training);
+  if (clips) {
+    DataFacts facts = counted(DatasetName::frames, root, "folders train/CLASS/CLIP of frames");
+    facts.class_names = std::move(names);
+    return facts;
+  }
+  const bool test = std::ranges::any_of(
+      kTestFolders, [&](const char* name) { return path_kind(root / name) == PathKind::folder; });
+  // Beside `train` alone a share of its files, as of any folder of classes.
+  DataFacts facts =
+      counted(DatasetName::images, split && test ? root : training,
+              split && test ? "a folder for each class in train/" : "a folder for each class");
+  facts.own_test = split && test;
+  facts.class_names = std::move(names);
+  return facts;
+}
+
+std::optional<DataFacts> parquet_of_images(const fs::path& root, const std::string& label) {
+  const std::vector<fs::path> places = parquet_places(root);
+  if (places.empty()) return std::nullopt;
+  fs::path first;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(places.front(), none)) {
+    if (is_parquet_of(entry.path(), "train") && (first.empty() || entry.path() < first))
+      first = entry.path();
+  }
+  const auto fields = text::open_parquet(first, {})->fields();
+  if (std::ranges::none_of(fields, &text::ParquetField::image)) return std::nullopt;
+  const DataConfig data = config_of(DatasetName::images, root.string(), label);
+  const formats::ParquetImages found = formats::find_parquet_images(data, Split::train);
+  DataFacts facts = {.name = DatasetName::images,
+                     .path = root.string(),
+                     .label = label,
+                     .form = fmt::format("{} has images in column {} and classes in {}",
+                                         first.filename().string(), found.image, found.label),
+                     .samples = formats::count_rows(found),
+                     .classes = found.classes,
+                     .class_names = found.class_names};
+  try {
+    facts.own_test = !formats::find_parquet_images(data, Split::test).files.empty();
+  } catch (const Error&) {
+    facts.evaluated = false;
+  }
+  const auto has = [&](const char* name) {
+    return std::ranges::find(fields, name, &text::ParquetField::name) != fields.end();
+  };
+  // Images of one small size, which are read faster as what they are.
+  if (facts.classes == 100 && has("fine_label") && has("coarse_label"))
+    facts.name = DatasetName::cifar100;
+  if (facts.classes == 10 && facts.class_names.front() == "airplane")
+    facts.name = DatasetName::cifar10;
+  return facts;
+}
+
+}  // namespace
+
+std::optional<DataFacts> images_in(const fs::path& folder, const LookOptions& options) {
+  if (auto facts = published_set(folder, options.label)) return facts;
+  if (auto facts = parquet_of_images(folder, options.label)) return facts;
+  if (!has_image_files(folder)) return std::nullopt;
+  return images_of_folders(folder, options.clips);
+}
+
+}  // namespace dstrain::draft
