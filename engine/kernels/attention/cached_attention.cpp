@@ -44,17 +44,15 @@ void store_rows(const at::Tensor& qkv, const AttentionShape& shape, const Sequen
   }
 }
 
-/// Runs of keys, so that the blocks of a GPU are some for each multiprocessor, each of as many keys
-/// as its threads read at once, or more.
+/// Runs of keys, so that there are as many blocks as a GPU runs at once, each of some keys.
 std::int64_t splits_for(std::int64_t rows, const kernels::HeadLayout& layout,
                         std::int64_t longest) {
-  constexpr std::int64_t kMaxSplits = 32, kBlocksWanted = 512;
-  const std::int64_t min_keys = rows * layout.heads <= kernels::kFewCachedBlocks ? 512 : 64;
+  constexpr std::int64_t kMinKeys = 64, kMaxSplits = 32;
+  const kernels::CachedBlocks of = kernels::cached_blocks(rows, layout);
   const std::int64_t group = layout.heads / layout.kv_heads,
-                     of_block = kernels::cached_heads_of_block(rows, layout);
-  const std::int64_t blocks = rows * layout.kv_heads * ((group + of_block - 1) / of_block);
-  return std::clamp<std::int64_t>(
-      std::min(longest / min_keys, (kBlocksWanted + blocks - 1) / blocks), 1, kMaxSplits);
+                     chunks = (group + of.heads - 1) / of.heads,
+                     blocks = std::max<std::int64_t>(rows * layout.kv_heads * chunks, 1);
+  return std::clamp<std::int64_t>(std::min(longest / kMinKeys, of.at_once / blocks), 1, kMaxSplits);
 }
 
 at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,

@@ -294,10 +294,12 @@ void launch(const CachedAttention& a, cudaStream_t stream) {
 
 template <typename T, int kLanes>
 void launch_group(const CachedAttention& a, cudaStream_t stream) {
-  if (cached_heads_of_block(a.rows, a.layout) > 1)
-    return launch<T, kLanes, kCachedGroup, 256>(a, stream);
-  // Few blocks have many threads each.
-  if (a.rows * a.layout.heads > kFewCachedBlocks) return launch<T, kLanes, 1, 128>(a, stream);
+  const CachedBlocks blocks = cached_blocks(a.rows, a.layout);
+  if (blocks.heads == 8) return launch<T, kLanes, 8, 128>(a, stream);
+  if (blocks.heads == 4) return launch<T, kLanes, 4, 128>(a, stream);
+  if (blocks.heads == 2) return launch<T, kLanes, 2, 256>(a, stream);
+  if (blocks.threads == 128) return launch<T, kLanes, 1, 128>(a, stream);
+  if (blocks.threads == 256) return launch<T, kLanes, 1, 256>(a, stream);
   launch<T, kLanes, 1, 512>(a, stream);
 }
 
