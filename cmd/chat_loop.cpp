@@ -140,8 +140,9 @@ class ChatAtTerminal {
     std::optional<WrittenAnswer> whole;
     std::string shown;
     interrupted_chat = 0;
+    CachedModel* const model = &model_;
     write_answers(
-        model_, tokenizer_, prompts, options_, [&](WrittenAnswer done) { whole = std::move(done); },
+        {&model, 1}, tokenizer_, prompts, options_, [&](WrittenAnswer done) { whole = std::move(done); },
         [&](std::string_view more) {
           shown += more;
           print_text(more);

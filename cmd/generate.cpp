@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -48,7 +49,8 @@ struct GenerateArguments {
   std::int64_t test = -1;  ///< samples of it; 0: all; -1: none
   std::string dtype = "auto";
   bool average = false, raw = false, on_cpu = false, interactive = false;
-  int batch = 0;
+  int batch = 0;  ///< of a rank
+  int ranks = 1;
   WriteOptions write;
 };
 
@@ -104,9 +106,10 @@ std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
          "add --test N, or leave it out");
   refuse(!arguments.overrides.empty() && arguments.data.empty(), "--set changes the recipe of --data",
          "add --data RECIPE, or leave it out");
-  refuse(arguments.interactive && (!arguments.output.empty() || arguments.write.samples > 1 ||
-                                   arguments.batch > 0 || arguments.raw),
-         "-i has no -o, --samples, --batch and --raw", "/save FILE keeps a chat");
+  refuse(arguments.interactive &&
+             (!arguments.output.empty() || arguments.write.samples > 1 || arguments.batch > 0 ||
+              arguments.ranks > 1 || arguments.raw),
+         "-i has no -o, --samples, --batch, --ranks and --raw", "/save FILE keeps a chat");
   if (arguments.interactive && ::isatty(STDIN_FILENO) != 1)
     throw Error(ErrorKind::usage, "-i: standard input is no terminal",
                 "prompts of a file are answered by --prompts FILE");
@@ -221,7 +224,27 @@ class AnswerLines {
   int without_room_ = 0;
 };
 
-/// Answers at once: as many as there are, as memory has room for, and at most 512, on a CPU 64.
+/// Copies of the model, one for each rank, on GPUs of their own.
+std::vector<FinishedModel> open_models(const GenerateArguments& arguments,
+                                       const std::vector<DeviceFacts>& devices,
+                                       at::ScalarType dtype) {
+  std::vector<std::future<FinishedModel>> opening;
+  for (const DeviceFacts& device : devices) {
+    opening.push_back(std::async(std::launch::async, [&] {
+      make_current(device.device);
+      return open_finished_model(arguments.model, {.adapter = arguments.adapter,
+                                                   .average = arguments.average,
+                                                   .device = device.device,
+                                                   .dtype = dtype});
+    }));
+  }
+  std::vector<FinishedModel> models;
+  for (std::future<FinishedModel>& one : opening) models.push_back(one.get());
+  return models;
+}
+
+/// Answers at once of a rank: as many as it has to give, as memory has room for, and at most 512, on
+/// a CPU 64.
 int batch_for(const GenerateArguments& arguments, const Model& model, at::ScalarType dtype,
               const DeviceFacts& device, std::size_t answers, std::int64_t capacity) {
   std::int64_t batch = std::min<std::int64_t>(device.is_cuda() ? 512 : 64,
@@ -253,12 +276,13 @@ int generate(GenerateArguments arguments) {
     output = open_output_file(arguments.output, {.old = OldContent::cut,
                                                  .refused = ErrorKind::usage,
                                                  .hint = "-o FILE in a folder that is there"});
-  const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
+  std::vector<DeviceFacts> devices;
+  for (int rank = 0; rank < arguments.ranks; ++rank)
+    devices.push_back(arguments.on_cpu ? cpu_device() : choose_device(rank));
+  const DeviceFacts& device = devices.front();
   const at::ScalarType dtype = dtype_of(arguments.dtype, device);
-  FinishedModel found = open_finished_model(arguments.model, {.adapter = arguments.adapter,
-                                                              .average = arguments.average,
-                                                              .device = device.device,
-                                                              .dtype = dtype});
+  std::vector<FinishedModel> opened = open_models(arguments, devices, dtype);
+  FinishedModel& found = opened.front();
   const std::filesystem::path tokenizer_folder =
       arguments.tokenizer.empty() ? found.tokenizer : std::filesystem::path(arguments.tokenizer);
   if (tokenizer_folder.empty())
@@ -318,11 +342,20 @@ int generate(GenerateArguments arguments) {
   }
   std::int64_t capacity = longest + arguments.write.max_tokens;
   if (found.positions > 0) capacity = std::min<std::int64_t>(capacity, found.positions);
-  const int batch =
-      batch_for(arguments, found.model, dtype, device,
-                prompts.size() * static_cast<std::size_t>(arguments.write.samples), capacity);
-  CachedModel model(found.model, device.device, dtype, batch, capacity);
-  print_error("{}: {} on {}, {} prompt{}{}\n", found.what, c10::toString(dtype), device.name,
+  const std::size_t answers = prompts.size() * static_cast<std::size_t>(arguments.write.samples),
+                    of_rank = (answers + devices.size() - 1) / devices.size();
+  std::vector<std::unique_ptr<CachedModel>> models;
+  std::vector<CachedModel*> ranks;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    make_current(devices[rank].device);
+    const int batch =
+        batch_for(arguments, found.model, dtype, devices[rank], of_rank, capacity);
+    models.push_back(std::make_unique<CachedModel>(opened[rank].model, devices[rank].device, dtype,
+                                                   batch, capacity));
+    ranks.push_back(models.back().get());
+  }
+  print_error("{}: {} on {}{}, {} prompt{}{}\n", found.what, c10::toString(dtype),
+              devices.size() > 1 ? fmt::format("{} x ", devices.size()) : "", device.name,
               prompts.size(), prompts.size() == 1 ? "" : "s",
               form && !scores ? " as chats (--raw: as they are)" : "");
 
@@ -345,7 +378,7 @@ int generate(GenerateArguments arguments) {
   if (shows) text = [](std::string_view more) { print_text(more); };
   interrupted = 0;
   std::signal(SIGINT, [](int) { interrupted = 1; });
-  write_answers(model, *tokenizer, tokens, arguments.write, done, text,
+  write_answers(ranks, *tokenizer, tokens, arguments.write, done, text,
                 [] { return interrupted != 0; });
   std::signal(SIGINT, SIG_DFL);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -377,7 +410,7 @@ Command add_generate(CLI::App& root) {
       "  dstrain generate models/Qwen2.5-3B --prompts questions.jsonl -o answers.jsonl");
   app->add_option(
          "model", options->model,
-         "Folder of a model, run directory (its newest valid checkpoint) or checkpoint directory.")
+         "Folder of a model, run directory (its best checkpoint, else its newest) or checkpoint.")
       ->required()
       ->check(input_folder());
   app->add_option("--prompt", options->prompt,
@@ -432,8 +465,12 @@ Command add_generate(CLI::App& root) {
   app->add_option("--seed", options->write.seed,
                   "Of random choices: the same answers at any --batch. Default 42.");
   app->add_option("--batch", options->batch,
-                  "Answers written at once; 0 (default): as many as fit, 512 at most, on a CPU 64.")
+                  "Answers that a rank writes at once; 0 (default): as many as fit, 512 at most, on "
+                  "a CPU 64.")
       ->check(number_in(0, 1 << 16));
+  app->add_option("--ranks", options->ranks,
+                  "Copies of the model, each on a GPU of its own, which share the prompts. Default 1.")
+      ->check(number_in(1, 1024));
   add_dtype_option(*app, options->dtype);
   app->add_flag("--cpu", options->on_cpu, "Compute on the CPU although there is a GPU.");
   return {app, [options] { return generate(*options); }};

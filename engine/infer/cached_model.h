@@ -23,6 +23,7 @@ class CachedModel {
   CachedModel(Model& model, c10::Device device, at::ScalarType dtype, std::int64_t slots,
               std::int64_t capacity);
 
+  [[nodiscard]] c10::Device device() const { return device_; }
   [[nodiscard]] std::int64_t slots() const { return slots_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 

@@ -1,9 +1,15 @@
 #include "engine/infer/writer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
+#include <exception>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
+
+#include "engine/device/device.h"
 
 namespace dstrain {
 namespace {
@@ -21,23 +27,53 @@ struct Sequence {
   std::size_t shown = 0;  ///< bytes of the text that were handed on
 };
 
+/// The answers that no model has begun.
+class Waiting {
+ public:
+  struct Answer {
+    std::size_t prompt;
+    int sample;
+  };
+  Waiting(std::size_t prompts, int samples) {
+    for (std::size_t prompt = 0; prompt < prompts; ++prompt) {
+      for (int sample = 0; sample < samples; ++sample) answers_.push_back({prompt, sample});
+    }
+  }
+  [[nodiscard]] std::optional<Answer> take() {
+    const std::lock_guard lock(mutex_);
+    if (answers_.empty()) return std::nullopt;
+    const Answer first = answers_.front();
+    answers_.pop_front();
+    return first;
+  }
+  void give_back(const Answer& answer) {
+    const std::lock_guard lock(mutex_);
+    answers_.push_front(answer);
+  }
+  [[nodiscard]] bool empty() {
+    const std::lock_guard lock(mutex_);
+    return answers_.empty();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Answer> answers_;
+};
+
 class Writing {
  public:
-  Writing(CachedModel& model, const Tokenizer& tokenizer,
+  Writing(CachedModel& model, Waiting& waiting, const Tokenizer& tokenizer,
           std::span<const std::vector<std::int64_t>> prompts, const WriteOptions& options,
           const std::function<void(WrittenAnswer)>& done,
           const std::function<void(std::string_view)>& text)
       : model_(model),
+        waiting_(waiting),
         tokenizer_(tokenizer),
         prompts_(prompts),
         options_(options),
         done_(done),
         text_(text),
-        active_(static_cast<std::size_t>(model.slots())) {
-    for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
-      for (int sample = 0; sample < options.samples; ++sample) waiting_.push_back({prompt, sample});
-    }
-  }
+        active_(static_cast<std::size_t>(model.slots())) {}
 
   /// Reads what fits into free slots, then one token for each; false at the end.
   bool step() {
@@ -66,32 +102,30 @@ class Writing {
   }
 
  private:
-  struct Waiting {
-    std::size_t prompt;
-    int sample;
-  };
-
   void read_waiting() {
-    while (!waiting_.empty()) {
+    for (;;) {
       std::vector<std::vector<std::int64_t>> prompts;
       std::vector<std::int64_t> places;
       std::vector<std::size_t> slots;
       std::size_t rows = 0;
-      for (std::size_t slot = 0; slot < active_.size() && !waiting_.empty(); ++slot) {
+      for (std::size_t slot = 0; slot < active_.size(); ++slot) {
         if (active_[slot]) continue;
-        const Waiting next = waiting_.front();
+        const std::optional<Waiting::Answer> taken = waiting_.take();
+        if (!taken) break;
+        const Waiting::Answer next = *taken;
         const std::vector<std::int64_t>& prompt = prompts_[next.prompt];
         if (std::cmp_greater_equal(prompt.size(), model_.capacity()) || prompt.empty() ||
             options_.max_tokens == 0) {
-          waiting_.pop_front();
           done_({.prompt = next.prompt,
                  .sample = next.sample,
                  .ended = options_.max_tokens == 0 ? "length" : "room"});
           --slot;
           continue;
         }
-        if (!prompts.empty() && rows + prompt.size() > kRowsOfPrompts) break;
-        waiting_.pop_front();
+        if (!prompts.empty() && rows + prompt.size() > kRowsOfPrompts) {
+          waiting_.give_back(next);
+          break;
+        }
         rows += prompt.size();
         prompts.push_back(prompt);
         places.push_back(static_cast<std::int64_t>(slot));
@@ -192,26 +226,49 @@ class Writing {
   }
 
   CachedModel& model_;
+  Waiting& waiting_;
   const Tokenizer& tokenizer_;
   std::span<const std::vector<std::int64_t>> prompts_;
   const WriteOptions& options_;
   const std::function<void(WrittenAnswer)>& done_;
   const std::function<void(std::string_view)>& text_;
-  std::deque<Waiting> waiting_;
   std::vector<std::optional<Sequence>> active_;
 };
 
 }  // namespace
 
-void write_answers(CachedModel& model, const Tokenizer& tokenizer,
+void write_answers(std::span<CachedModel* const> models, const Tokenizer& tokenizer,
                    std::span<const std::vector<std::int64_t>> prompts, const WriteOptions& options,
                    const std::function<void(WrittenAnswer)>& done,
                    const std::function<void(std::string_view)>& text,
                    const std::function<bool()>& stop) {
-  Writing writing(model, tokenizer, prompts, options, done, text);
-  while (writing.step()) {
-    if (stop && stop()) return;
+  Waiting waiting(prompts.size(), options.samples);
+  std::mutex one_at_a_time;
+  std::exception_ptr failure;
+  std::atomic<bool> failed = false;
+  const std::function<void(WrittenAnswer)> hand_on = [&](WrittenAnswer answer) {
+    const std::lock_guard lock(one_at_a_time);
+    done(std::move(answer));
+  };
+  const auto write = [&](CachedModel& model) {
+    try {
+      make_current(model.device());
+      Writing writing(model, waiting, tokenizer, prompts, options, hand_on, text);
+      while (!failed && writing.step()) {
+        if (stop && stop()) return;
+      }
+    } catch (...) {
+      const std::lock_guard lock(one_at_a_time);
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (CachedModel* model : models.subspan(1))
+      others.emplace_back([&write, model] { write(*model); });
+    write(*models.front());
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace dstrain

@@ -31,11 +31,13 @@ struct WrittenAnswer {
   double log_probability = 0;  ///< of all of them
 };
 
-/// Answers to `prompts`, each with one token or more. They are read and written together as far as
-/// slots go; one that ends makes room for the next. `done` gets each answer when it is whole, in
-/// any order, `text` (may be null) the text of the first prompt's as it grows. `stop` (may be null)
-/// ends all answers early where it says so. A prompt without room for a token is answered by none.
-void write_answers(CachedModel& model, const Tokenizer& tokenizer,
+/// Answers to `prompts`, each with one token or more. `models`, one or more copies of one model on
+/// devices of their own, take prompts from one queue, each in a thread. A model reads and writes
+/// answers together as far as its slots go; one that ends makes room for the next. `done` gets each
+/// answer when it is whole, in any order, one at a time, `text` (may be null) the text of the first
+/// prompt's as it grows. `stop` (may be null) ends all answers early where it says so. A prompt
+/// without room for a token is answered by none.
+void write_answers(std::span<CachedModel* const> models, const Tokenizer& tokenizer,
                    std::span<const std::vector<std::int64_t>> prompts, const WriteOptions& options,
                    const std::function<void(WrittenAnswer)>& done,
                    const std::function<void(std::string_view)>& text = nullptr,

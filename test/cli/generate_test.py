@@ -91,11 +91,11 @@ with tempfile.TemporaryDirectory() as scratch:
         model = write_model(folder, config, qwen=not name.startswith("bloom"))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         wanted = answers_of_transformers(model, tokenizer, prompts, tokenizer.eos_token_id)
-        for batch in (0, 3) if name in ("bloom6", "qwen2") else (0,):
-            lines = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, "--batch", batch))
+        for how in ((), ("--batch", 3), ("--ranks", 3, "--batch", 2)) if name in ("bloom6", "qwen2") else ((),):
+            lines = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, *how))
             assert [line["id"] for line in lines] == [f"p{i}" for i in range(7)] and [line["prompt"] for line in lines] == prompts
             found = [(line["answer"], line["tokens"], line["ended"]) for line in lines]
-            assert found == wanted, (name, batch, found, wanted)
+            assert found == wanted, (name, how, found, wanted)
         print(f"  {name}: {sum(count for _, count, _ in wanted)} tokens equal", flush=True)
 
     folder = scratch / "qwen2"
@@ -136,6 +136,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     texts = sampled_texts("--seed", 5)
     assert texts == sampled_texts("--seed", 5, "--batch", 2), "another batch gives other answers"
+    assert texts == sampled_texts("--seed", 5, "--ranks", 2), "more ranks give other answers"
     assert texts != sampled_texts("--seed", 6)
     assert len(texts) == 21 and len({texts["p0", i] for i in range(3)}) > 1, texts
 
