@@ -16,16 +16,17 @@
 #include "cmd/command.h"
 #include "cmd/dtype_option.h"
 #include "cmd/input_path.h"
+#include "cmd/json_lines.h"
 #include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
-#include "engine/base/output_file.h"
 #include "engine/data/loader.h"
 #include "engine/device/device.h"
 #include "engine/infer/finished_model.h"
 #include "engine/infer/image_classifier.h"
 #include "engine/infer/image_preparation.h"
 #include "engine/infer/unlabelled_images.h"
+#include "engine/models/class_names.h"
 
 namespace dstrain {
 namespace {
@@ -67,15 +68,11 @@ std::vector<LikelyClass> likeliest(std::span<const float> scores, std::size_t co
 /// The answers, in the order of the files.
 class ClassLines {
  public:
-  /// `out` is the file `name`; without a name they go to standard output. `readable`: for people.
-  ClassLines(const Model& model, UniqueFd out, std::string name, bool readable)
-      : names_(model.class_names),
+  /// `readable`: text for people on standard output in the place of `out`.
+  ClassLines(const Model& model, JsonLines out, bool readable)
+      : names_(names_or_numbers(model.class_names, model.classes)),
         out_(std::move(out)),
-        name_(std::move(name)),
-        readable_(readable) {
-    for (int i = static_cast<int>(names_.size()); i < model.classes; ++i)
-      names_.push_back(fmt::to_string(i));
-  }
+        readable_(readable) {}
 
   void add(const std::string& file, const std::vector<LikelyClass>& classes) {
     ++whole_;
@@ -90,13 +87,13 @@ class ClassLines {
     for (const LikelyClass& one : classes)
       top.push_back(
           {name(one), std::strtod(fmt::format("{:.6g}", one.probability).c_str(), nullptr)});
-    write({{"file", file}, {"top", std::move(top)}});
+    out_.write({{"file", file}, {"top", std::move(top)}});
   }
 
   void add_unread(const std::string& file, const std::string& error) {
     ++unread_;
     print_error("{}\n", error);
-    if (!readable_) write({{"file", file}, {"error", error}});
+    if (!readable_) out_.write({{"file", file}, {"error", error}});
   }
 
   [[nodiscard]] std::int64_t whole() const { return whole_; }
@@ -107,16 +104,9 @@ class ClassLines {
   [[nodiscard]] const std::string& name(const LikelyClass& one) const {
     return names_[static_cast<std::size_t>(one.label)];
   }
-  void write(const nlohmann::ordered_json& line) {
-    const std::string text =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (name_.empty()) return print_text(text);
-    write_fully(out_.get(), text, name_);
-  }
 
   std::vector<std::string> names_;  ///< of all classes
-  UniqueFd out_;
-  std::string name_;
+  JsonLines out_;
   bool readable_;
   std::int64_t whole_ = 0, unread_ = 0;
 };
@@ -145,11 +135,7 @@ void add_batch(ClassLines& lines, const UnlabelledImages& images, const HostBatc
 
 int classify(const ClassifyArguments& arguments) {
   std::vector<std::string> files = find_image_files(arguments.images);
-  UniqueFd output;  // before the model is read, which takes long
-  if (!arguments.output.empty())
-    output = open_output_file(arguments.output, {.old = OldContent::cut,
-                                                 .refused = ErrorKind::usage,
-                                                 .hint = "-o FILE in a folder that is there"});
+  JsonLines output(arguments.output);  // before the model is read, which takes long
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
   const at::ScalarType dtype = dtype_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.modality = Modality::images,
@@ -176,7 +162,7 @@ int classify(const ClassifyArguments& arguments) {
   print_error("{}: {} on {}, {} image{}; {}\n", found.what, c10::toString(dtype), device.name,
               count, count == 1 ? "" : "s", preparation.what);
   const bool readable = arguments.output.empty() && (count == 1 || ::isatty(STDOUT_FILENO) == 1);
-  ClassLines lines(model, std::move(output), arguments.output, readable);
+  ClassLines lines(model, std::move(output), readable);
   const auto images =
       std::make_shared<UnlabelledImages>(std::move(files), preparation.resize, model.channels);
   constexpr unsigned kMostWorkers = 8;

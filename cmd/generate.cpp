@@ -18,6 +18,7 @@
 #include "cmd/dtype_option.h"
 #include "cmd/hub_names.h"
 #include "cmd/input_path.h"
+#include "cmd/json_lines.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/preparation_progress.h"
@@ -27,7 +28,6 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
-#include "engine/base/output_file.h"
 #include "engine/data/text/chat_form.h"
 #include "engine/data/text_dataset.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -171,15 +171,13 @@ void score(TestScores& scores, const WrittenAnswer& answer, nlohmann::ordered_js
 /// Answers in the order of the prompts, each written as soon as all before it are.
 class AnswerLines {
  public:
-  /// `out` is the file `name`; without a name answers go to standard output.
-  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, UniqueFd out, std::string name,
+  AnswerLines(const std::vector<FilePrompt>& prompts, int samples, JsonLines out,
               TestScores* scores)
       : prompts_(prompts),
         scores_(scores),
         samples_(static_cast<std::size_t>(samples)),
         waiting_(prompts.size() * samples_),
-        out_(std::move(out)),
-        name_(std::move(name)) {}
+        out_(std::move(out)) {}
 
   void add(WrittenAnswer answer) {
     const std::size_t place = answer.prompt * samples_ + static_cast<std::size_t>(answer.sample);
@@ -207,18 +205,14 @@ class AnswerLines {
     if (samples_ > 1) line["sample"] = answer.sample;
     if (scores_ != nullptr) score(*scores_, answer, line);
     if (answer.tokens == 0 && answer.ended == "room") ++without_room_;
-    const std::string text =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (name_.empty()) return print_text(text);
-    write_fully(out_.get(), text, name_);
+    out_.write(line);
   }
 
   const std::vector<FilePrompt>& prompts_;
   TestScores* scores_;  ///< of --test
   std::size_t samples_;
   std::vector<std::optional<WrittenAnswer>> waiting_;
-  UniqueFd out_;
-  std::string name_;
+  JsonLines out_;
   std::size_t next_ = 0, whole_ = 0;
   std::int64_t tokens_ = 0;
   int without_room_ = 0;
@@ -271,11 +265,7 @@ int generate(GenerateArguments arguments) {
                 "most likely one",
                 "add --temperature 1, or leave them out");
   std::vector<FilePrompt> prompts = prompts_of(arguments);
-  UniqueFd output;  // before the model is read, which takes long
-  if (!arguments.output.empty())
-    output = open_output_file(arguments.output, {.old = OldContent::cut,
-                                                 .refused = ErrorKind::usage,
-                                                 .hint = "-o FILE in a folder that is there"});
+  JsonLines output(arguments.output);  // before the model is read, which takes long
   std::vector<DeviceFacts> devices;
   for (int rank = 0; rank < arguments.ranks; ++rank)
     devices.push_back(arguments.on_cpu ? cpu_device() : choose_device(rank));
@@ -320,7 +310,7 @@ int generate(GenerateArguments arguments) {
     for (const TextQuestion& one : scores->questions)
       prompts.push_back({std::to_string(prompts.size() + 1), one.prompt});
   }
-  AnswerLines lines(prompts, arguments.write.samples, std::move(output), arguments.output,
+  AnswerLines lines(prompts, arguments.write.samples, std::move(output),
                     scores ? &*scores : nullptr);
   std::vector<std::vector<std::int64_t>> tokens;
   std::int64_t longest = 0;

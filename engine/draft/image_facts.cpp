@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
@@ -51,14 +50,6 @@ std::optional<DataFacts> published_set(const fs::path& folder, const std::string
   return std::nullopt;
 }
 
-bool is_image_name(const fs::path& file) {
-  constexpr std::array kEnds = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
-  std::string end = file.extension().string();
-  std::ranges::transform(end, end.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c + ('a' - 'A')) : c; });
-  return std::ranges::find(kEnds, end) != kEnds.end();
-}
-
 /// Whether an image lies at any depth in the folder, as far as one looks.
 bool has_image_files(const fs::path& folder) {
   constexpr int kMostEntries = 100000;
@@ -66,7 +57,7 @@ bool has_image_files(const fs::path& folder) {
   std::error_code failed;
   for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
        at.increment(failed)) {
-    if (is_image_name(at->path())) return true;
+    if (formats::is_image_name(at->path())) return true;
     if (++looked > kMostEntries) return false;
   }
   return false;

@@ -31,4 +31,9 @@ ClassNames choose_class_names(const std::vector<std::string>& of_data,
   return chosen;
 }
 
+std::vector<std::string> names_or_numbers(std::vector<std::string> names, int classes) {
+  for (int i = static_cast<int>(names.size()); i < classes; ++i) names.push_back(fmt::to_string(i));
+  return names;
+}
+
 }  // namespace dstrain

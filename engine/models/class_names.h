@@ -19,4 +19,8 @@ struct ClassNames {
                                             std::vector<std::string> of_weights,
                                             std::int64_t classes);
 
+/// `names`, or the classes' numbers where nothing names them.
+[[nodiscard]] std::vector<std::string> names_or_numbers(std::vector<std::string> names,
+                                                        int classes);
+
 }  // namespace dstrain

@@ -10,20 +10,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/trace/tables.h"
 
 namespace dstrain::report {
 namespace {
-
-/// A field as RFC 4180 quotes it.
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted += '"';
-    quoted += c;
-  }
-  return quoted + '"';
-}
 
 std::string csv_number(double value) {
   return std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string();
@@ -160,10 +150,10 @@ std::vector<std::string> worst_classes(const Confusion& confusion, std::size_t m
 
 std::string confusion_csv(const Confusion& confusion) {
   std::string text = "class";
-  for (const std::string& name : confusion.names) text += ',' + csv_field(name);
+  for (const std::string& name : confusion.names) text += ',' + trace::csv_quoted(name);
   text += '\n';
   for (std::size_t right = 0; right < confusion.classes(); ++right) {
-    text += csv_field(confusion.names[right]);
+    text += trace::csv_quoted(confusion.names[right]);
     for (std::size_t predicted = 0; predicted < confusion.classes(); ++predicted) {
       text += ',';
       text += fmt::format_int(confusion.count(right, predicted)).c_str();
@@ -178,10 +168,10 @@ std::string classes_csv(const Confusion& confusion) {
   const std::vector<ClassFigures> figures = class_figures(confusion);
   for (std::size_t i = 0; i < figures.size(); ++i) {
     const ClassFigures& own = figures[i];
-    text += fmt::format("{},{},{},{},{},{},", csv_field(confusion.names[i]), own.images, own.right,
+    text += fmt::format("{},{},{},{},{},{},", trace::csv_quoted(confusion.names[i]), own.images, own.right,
                         csv_number(own.recall), csv_number(own.precision), csv_number(own.f1));
     text += own.as_other > 0
-                ? fmt::format("{},{}\n", csv_field(confusion.names[own.other]), own.as_other)
+                ? fmt::format("{},{}\n", trace::csv_quoted(confusion.names[own.other]), own.as_other)
                 : ",\n";
   }
   return text;

@@ -16,7 +16,7 @@ constexpr std::size_t kEvaluationsShown = 30;
 struct Column {
   const char* title;
   const char* figure;  ///< in the JSON
-  double EvaluationRow::*field;
+  double EvaluationRow::* field;
   std::string (*words)(double);
 };
 constexpr Column kColumns[] = {

@@ -19,13 +19,17 @@ std::string csv_field(const std::string& text) {
   std::string field = text;
   if (!field.empty() && std::string_view("=+@\t").find(field.front()) != std::string_view::npos)
     field.insert(0, "'");
-  if (field.find_first_of(",\"\n\r") == std::string::npos) return field;
+  return csv_quoted(field);
+}
+
+}  // namespace
+
+std::string csv_quoted(std::string_view field) {
+  if (field.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(field);
   std::string quoted = "\"";
   for (const char c : field) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
 }
-
-}  // namespace
 
 std::string microseconds(std::int64_t ns) {
   const std::int64_t whole = ns / 1000;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dstrain::trace {
@@ -19,6 +20,9 @@ struct Table {
 [[nodiscard]] std::string text_of(const Table& table);
 /// RFC 4180, texts uncut; one that a spreadsheet takes for a formula gets a "'" before it.
 [[nodiscard]] std::string csv_of(const Table& table);
+
+/// A field as RFC 4180 quotes it.
+[[nodiscard]] std::string csv_quoted(std::string_view field);
 
 /// "1,234.567": microseconds of nanoseconds, exact.
 [[nodiscard]] std::string microseconds(std::int64_t ns);

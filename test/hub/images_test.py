@@ -1,15 +1,13 @@
 """Images of the Hub by name: launch fetches, packs once and trains as from the same images in a folder; a model of the tree whose folder
 is missing comes from the Hub."""
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "test/data")]
-from server import Hub  # noqa: E402
+from server import Hub, run  # noqa: E402
 
 try:
     import numpy
@@ -31,14 +29,6 @@ optimizer: { name: adamw, lr: 1e-3 }
 run:       { epochs: 2, evaluate: epoch, checkpoint: { every: never } }
 """
 draw = numpy.random.default_rng(5)
-
-
-def run(hub, home, *words, code=0, **variables):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "DSTRAIN_DATA", "DSTRAIN_MODEL"))}
-    environment = kept | hub.environment(home, DSTRAIN_CACHE=str(home / "dstrain"), **variables)
-    done = subprocess.run([os.environ["DSTRAIN"], *map(str, words)], env=environment, cwd=home.parent, capture_output=True, text=True, timeout=280)
-    assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
 
 
 def losses(folder):

@@ -1,15 +1,13 @@
 """recipe new with names of the Hub: it fetches what it looks at and no weights, what it writes trains as it stands, and a Hub that gives
 nothing is said."""
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "test/cli")]
-from server import Hub  # noqa: E402
+from server import Hub, run  # noqa: E402
 from text_files import write_tokenizer  # noqa: E402  (leaves with 77 without tokenizers)
 
 try:
@@ -18,15 +16,6 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
-
-
-def run(hub, home, *words, code=0, **variables):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "DSTRAIN_DATA"))}
-    environment = kept | hub.environment(home, DSTRAIN_CACHE=str(home / "dstrain"), **variables)
-    done = subprocess.run([os.environ["DSTRAIN"], *map(str, words)], env=environment, cwd=home.parent, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=280)
-    assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
-    return done
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,10 @@ bool is_hidden(const std::string& name) { return name.starts_with('.') || name =
 
 }  // namespace
 
+bool is_image_name(const fs::path& file) {
+  return std::ranges::find(kExtensions, extension_of(file)) != kExtensions.end();
+}
+
 void OtherFiles::add(const fs::path& file) {
   if (first.empty()) first = file.string();
   ++by_extension[extension_of(file)];
@@ -88,7 +92,7 @@ std::vector<std::string> list_images(const fs::path& root, const std::string& na
       continue;
     }
     if (entry.is_directory(unknown)) continue;
-    if (std::ranges::find(kExtensions, extension_of(entry.path())) == kExtensions.end()) {
+    if (!is_image_name(entry.path())) {
       others.add(entry.path());
       continue;
     }

@@ -17,6 +17,8 @@ namespace dstrain::formats {
 /// Folders in root/name, relative to root, in the order of their names.
 [[nodiscard]] std::vector<std::string> list_clips(const std::filesystem::path& root,
                                                   const std::string& name);
+/// Whether a file is called as JPEG, PNG and WebP files are, in any case.
+[[nodiscard]] bool is_image_name(const std::filesystem::path& file);
 /// Image files below root/name at any depth, relative to root, in byte order. Other files go into
 /// `others`, but those that start with a dot and what is in folders that list_classes() leaves out.
 [[nodiscard]] std::vector<std::string> list_images(const std::filesystem::path& root,
