@@ -1,9 +1,11 @@
 #include "engine/infer/cached_model.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -53,23 +55,21 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
     caches_.push_back(std::move(cache));
   }
   const auto index = at::TensorOptions().dtype(at::kInt).device(device);
-  host_input_ = StepInput(slots, at::TensorOptions().pinned_memory(device.is_cuda()));
-  input_ = StepInput(slots, at::TensorOptions().device(device));
-  host_choice_ = at::zeros(
-      {2, slots}, at::TensorOptions().dtype(at::kDouble).pinned_memory(device.is_cuda()));
-  step_ = {.tokens = input_.tokens.view({slots, 1}),
+  const auto host = at::TensorOptions().pinned_memory(device.is_cuda());
+  for (std::size_t i = 0; i < kStepsOnWay; ++i)
+    host_steps_.push_back({.tokens = at::zeros({slots}, host.dtype(at::kLong)),
+                           .positions = at::zeros({slots}, host.dtype(at::kInt)),
+                           .choice = at::zeros({2, slots}, host.dtype(at::kDouble)),
+                           .done = Event(device)});
+  likely_ = at::zeros({slots}, index.dtype(at::kLong));
+  step_ = {.tokens = likely_.view({slots, 1}),
            .sequences = {.starts = at::arange(slots + 1, index),
                          .longest = capacity,
-                         .positions = input_.positions},
+                         .positions = at::zeros({slots}, index)},
            .slots = at::arange(slots, index)};
   // The experts' products are of sizes that the host asks for.
   if (!device.is_cuda() || model.experts_per_token > 0) steps_before_graph_ = -1;
 }
-
-CachedModel::StepInput::StepInput(std::int64_t slots, const at::TensorOptions& options)
-    : bytes(at::zeros({slots * (kTokenBytes + kPositionBytes)}, options.dtype(at::kByte))),
-      tokens(bytes.narrow(0, 0, slots * kTokenBytes).view(at::kLong)),
-      positions(bytes.narrow(0, slots * kTokenBytes, slots * kPositionBytes).view(at::kInt)) {}
 
 Bytes CachedModel::token_bytes(const Model& model, at::ScalarType dtype) {
   Bytes bytes = 0;
@@ -136,16 +136,22 @@ at::Tensor CachedModel::read(std::span<const std::vector<std::int64_t>> prompts,
   return logits;
 }
 
-at::Tensor CachedModel::advance(std::span<const std::int64_t> tokens,
-                                std::span<const std::int32_t> positions) {
+void CachedModel::start(std::span<const std::int64_t> tokens,
+                        std::span<const std::int32_t> positions) {
   DSTRAIN_CHECK(std::cmp_equal(tokens.size(), slots_) && std::cmp_equal(positions.size(), slots_),
                 "a token and a position for each slot");
   DSTRAIN_CHECK(std::ranges::max(positions) < capacity_, "a position beyond the cache");
+  DSTRAIN_CHECK(started_ - finished_ < kStepsOnWay, "too many steps on their way");
+  const at::NoGradGuard no_gradients;
   const StreamScope scope(stream_);
-  // The copy of the step before has ended.
-  std::ranges::copy(tokens, host_input_.tokens.mutable_data_ptr<std::int64_t>());
-  std::ranges::copy(positions, host_input_.positions.mutable_data_ptr<std::int32_t>());
-  input_.bytes.copy_(host_input_.bytes, /*non_blocking=*/true);
+  HostStep& host = host_steps_[started_++ % kStepsOnWay];
+  if (std::ranges::any_of(tokens, [](std::int64_t token) { return token != kLikely; })) {
+    std::ranges::copy(tokens, host.tokens.mutable_data_ptr<std::int64_t>());
+    const at::Tensor given = host.tokens.to(device_, /*non_blocking=*/true);
+    likely_.copy_(at::where(given == kLikely, likely_, given));
+  }
+  std::ranges::copy(positions, host.positions.mutable_data_ptr<std::int32_t>());
+  step_.sequences.positions.copy_(host.positions, /*non_blocking=*/true);
   if (steps_before_graph_ != 0) {
     if (steps_before_graph_ > 0) --steps_before_graph_;
     forward_step();
@@ -155,20 +161,23 @@ at::Tensor CachedModel::advance(std::span<const std::int64_t> tokens,
           stream_, [this] { forward_step(); }, nullptr);
     step_graph_.replay(stream_);
   }
-  host_choice_.copy_(step_choice_, /*non_blocking=*/true);
-  stream_.synchronize();
-  return step_logits_;
+  host.choice.copy_(step_choice_, /*non_blocking=*/true);
+  host.done.record(stream_);
 }
 
 void CachedModel::forward_step() {
   step_logits_ = forward(step_);
   const Likely likely = most_likely_tokens(step_logits_);
+  likely_.copy_(likely.tokens);
   step_choice_ = at::stack({likely.tokens.to(at::kDouble), likely.logarithms.to(at::kDouble)});
 }
 
-Chosen CachedModel::most_likely() const {
+Chosen CachedModel::finish() {
+  DSTRAIN_CHECK(finished_ < started_, "no step is on its way");
+  const HostStep& host = host_steps_[finished_++ % kStepsOnWay];
+  host.done.synchronize();
   Chosen chosen;
-  const double* data = host_choice_.const_data_ptr<double>();
+  const double* data = host.choice.const_data_ptr<double>();
   for (std::int64_t row = 0; row < slots_; ++row) {
     chosen.tokens.push_back(static_cast<std::int64_t>(data[row]));
     chosen.log_probabilities.push_back(static_cast<float>(data[slots_ + row]));

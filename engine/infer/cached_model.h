@@ -31,13 +31,18 @@ class CachedModel {
   /// earlier content is gone; gives fp32 logits [prompts, vocabulary] of what follows each.
   [[nodiscard]] at::Tensor read(std::span<const std::vector<std::int64_t>> prompts,
                                 std::span<const std::int64_t> slots);
-  /// Reads one token for each slot, at its position; gives fp32 logits [slots, vocabulary]. A slot
-  /// without a sequence takes any token at position 0.
-  [[nodiscard]] at::Tensor advance(std::span<const std::int64_t> tokens,
-                                   std::span<const std::int32_t> positions);
-  /// After advance(): the most likely token of each row, as choose_tokens() takes it at temperature
-  /// 0, found together with the logits.
-  [[nodiscard]] Chosen most_likely() const;
+  /// Starts to read one token for each slot, at its position. Token kLikely is the most likely one
+  /// of the step before, which need not be known here yet; a slot without a sequence takes it at
+  /// position 0. At most kStepsOnWay steps are started and not finished.
+  void start(std::span<const std::int64_t> tokens, std::span<const std::int32_t> positions);
+  /// Waits for the first of the steps that were started; gives the most likely token of each row, as
+  /// choose_tokens() takes it at temperature 0.
+  [[nodiscard]] Chosen finish();
+  /// Of the step that was started last: fp32 [slots, vocabulary], there once it is finished.
+  [[nodiscard]] const at::Tensor& logits() const { return step_logits_; }
+
+  static constexpr std::int64_t kLikely = -1;
+  static constexpr std::size_t kStepsOnWay = 2;
 
   /// Bytes of keys and values of one token.
   [[nodiscard]] static Bytes token_bytes(const Model& model, at::ScalarType dtype);
@@ -50,12 +55,11 @@ class CachedModel {
     at::Tensor last = {};  ///< rows whose logits are wanted; undefined: all
     bool whole = false;
   };
-  /// A token and its position for each slot, in one tensor, so that one copy brings both.
-  struct StepInput {
-    StepInput() = default;
-    StepInput(std::int64_t slots, const at::TensorOptions& options);
-    static constexpr std::int64_t kTokenBytes = 8, kPositionBytes = 4;
-    at::Tensor bytes, tokens, positions;  ///< [slots] int64 and int32: views
+  /// What the host gives to a step and takes from it, in pinned memory on a GPU.
+  struct HostStep {
+    at::Tensor tokens, positions;  ///< [slots] int64 and int32
+    at::Tensor choice;             ///< as step_choice_
+    Event done;
   };
   [[nodiscard]] at::Tensor forward(const Pass& pass);
   void forward_step();
@@ -65,11 +69,12 @@ class CachedModel {
   Stream stream_;
   std::int64_t slots_, capacity_;
   std::vector<ops::KeyValues> caches_;  ///< of each block; of stem and head empty
-  StepInput host_input_, input_;
-  Pass step_;  ///< one token for each slot, of input_
+  std::vector<HostStep> host_steps_;  ///< kStepsOnWay, used by turns
+  std::size_t started_ = 0, finished_ = 0;
+  at::Tensor likely_;  ///< [slots] int64: of the last step; each step begins with it
+  Pass step_;          ///< one token for each slot
   at::Tensor step_logits_;
   at::Tensor step_choice_;  ///< [2, slots] fp64: tokens and their logarithms, exact as such
-  at::Tensor host_choice_;
   Graph step_graph_;
   int steps_before_graph_ = 2;  ///< products choose their kernels when they run first
 };

@@ -17,6 +17,10 @@ namespace {
 /// Rows that are read together; a longer prompt is read by itself.
 constexpr std::size_t kRowsOfPrompts = 4096;
 
+/// What reading a few prompts costs, in steps: free slots wait for each other until they have cost
+/// as much.
+constexpr std::size_t kStepsOfReading = 2;
+
 /// One answer on its way.
 struct Sequence {
   std::size_t prompt = 0;
@@ -25,6 +29,7 @@ struct Sequence {
   std::size_t answer_begin = 0;
   double log_probability = 0;
   std::size_t shown = 0;  ///< bytes of the text that were handed on
+  std::size_t on_way = 0;  ///< tokens that started steps will choose
 };
 
 /// The answers that no model has begun.
@@ -73,36 +78,85 @@ class Writing {
         options_(options),
         done_(done),
         text_(text),
-        active_(static_cast<std::size_t>(model.slots())) {}
+        active_(static_cast<std::size_t>(model.slots())),
+        ahead_(is_greedy() && options.ahead.value_or(model.device().is_cuda())
+                   ? CachedModel::kStepsOnWay
+                   : 1) {}
 
-  /// Reads what fits into free slots, then one token for each; false at the end.
+  /// Reads prompts into free slots, starts steps and takes the tokens of one; false at the end.
   bool step() {
-    read_waiting();
-    if (std::ranges::none_of(active_, [](const auto& s) { return s.has_value(); }))
-      return !waiting_.empty();
-    std::vector<std::int64_t> tokens(active_.size());
-    std::vector<std::int32_t> positions(active_.size());
-    std::vector<std::size_t> slots;
-    for (std::size_t slot = 0; slot < active_.size(); ++slot) {
-      if (!active_[slot]) continue;
-      tokens[slot] = active_[slot]->tokens.back();
-      positions[slot] = static_cast<std::int32_t>(active_[slot]->tokens.size()) - 1;
-      slots.push_back(slot);
+    if (is_time_to_read()) read_waiting();
+    while (on_way_.size() < ahead_ && start_step()) {
     }
-    const at::Tensor logits = model_.advance(tokens, positions);
-    const SamplingOptions& sampling = options_.sampling;
-    if (sampling.temperature == 0 && sampling.repetition_penalty == 1) {
-      const Chosen chosen = model_.most_likely();
-      for (const std::size_t slot : slots)
-        take(slot, chosen.tokens[slot], chosen.log_probabilities[slot]);
-    } else {
-      choose(logits, slots, /*all_rows=*/true);
-    }
+    if (on_way_.empty()) return !waiting_.empty();
+    finish_step();
     return true;
   }
 
  private:
+  /// Who a row of a started step belongs to: its slot may go to another answer before it is done.
+  struct Row {
+    std::size_t slot, prompt;
+    int sample;
+  };
+
+  [[nodiscard]] bool is_greedy() const {
+    return options_.sampling.temperature == 0 && options_.sampling.repetition_penalty == 1;
+  }
+
+  [[nodiscard]] bool is_time_to_read() {
+    if (waiting_.empty()) return false;
+    const auto free = static_cast<std::size_t>(
+        std::ranges::count_if(active_, [](const auto& own) { return !own.has_value(); }));
+    steps_of_free_slots_ += free;
+    return free == active_.size() || steps_of_free_slots_ >= kStepsOfReading * active_.size();
+  }
+
+  /// False where each answer ends with the tokens that are on their way.
+  bool start_step() {
+    std::vector<std::int64_t> tokens(active_.size(), CachedModel::kLikely);
+    std::vector<std::int32_t> positions(active_.size());
+    std::vector<Row> rows;
+    for (std::size_t slot = 0; slot < active_.size(); ++slot) {
+      if (!active_[slot]) continue;
+      Sequence& own = *active_[slot];
+      const std::size_t length = own.tokens.size() + own.on_way;
+      if (own.on_way > 0 && !ended_at(own, length).empty()) continue;
+      if (own.on_way == 0) tokens[slot] = own.tokens.back();
+      positions[slot] = static_cast<std::int32_t>(length) - 1;
+      ++own.on_way;
+      rows.push_back({.slot = slot, .prompt = own.prompt, .sample = own.sample});
+    }
+    if (rows.empty()) return false;
+    model_.start(tokens, positions);
+    on_way_.push_back(std::move(rows));
+    return true;
+  }
+
+  void finish_step() {
+    const std::vector<Row> rows = std::move(on_way_.front());
+    on_way_.pop_front();
+    const Chosen chosen = model_.finish();
+    std::vector<std::size_t> slots;
+    for (const Row& row : rows) {
+      const std::optional<Sequence>& own = active_[row.slot];
+      if (!own || own->prompt != row.prompt || own->sample != row.sample) continue;
+      --active_[row.slot]->on_way;
+      slots.push_back(row.slot);
+    }
+    if (!is_greedy()) return choose(model_.logits(), slots, /*all_rows=*/true);
+    for (const std::size_t slot : slots)
+      take(slot, chosen.tokens[slot], chosen.log_probabilities[slot]);
+  }
+
+  /// Why an answer ends at `length` tokens with its prompt; empty where it goes on.
+  [[nodiscard]] std::string_view ended_at(const Sequence& own, std::size_t length) const {
+    if (std::cmp_greater_equal(length - own.answer_begin, options_.max_tokens)) return "length";
+    return std::cmp_greater_equal(length, model_.capacity()) ? "room" : "";
+  }
+
   void read_waiting() {
+    steps_of_free_slots_ = 0;
     for (;;) {
       std::vector<std::vector<std::int64_t>> prompts;
       std::vector<std::int64_t> places;
@@ -172,11 +226,7 @@ class Writing {
     if (std::ranges::find(options_.stop_tokens, token) != options_.stop_tokens.end())
       return finish(slot, answer_of(own), count, "stop");
     own.tokens.push_back(token);
-    std::string_view ended;
-    if (count >= options_.max_tokens)
-      ended = "length";
-    else if (std::cmp_greater_equal(own.tokens.size(), model_.capacity()))
-      ended = "room";
+    std::string_view ended = ended_at(own, own.tokens.size());
     const bool shows = text_ && own.prompt == 0 && own.sample == 0;
     if (ended.empty() && options_.stop_texts.empty() && !shows) return;
     std::string text = answer_of(own);
@@ -233,6 +283,9 @@ class Writing {
   const std::function<void(WrittenAnswer)>& done_;
   const std::function<void(std::string_view)>& text_;
   std::vector<std::optional<Sequence>> active_;
+  std::size_t ahead_;                     ///< steps that may be on their way
+  std::deque<std::vector<Row>> on_way_;   ///< rows of the steps that are, the first is first
+  std::size_t steps_of_free_slots_ = 0;   ///< since prompts were read: free slots of each step
 };
 
 }  // namespace

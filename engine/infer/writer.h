@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ struct WriteOptions {
   SamplingOptions sampling;
   std::vector<std::int64_t> stop_tokens;  ///< end an answer, and are no part of it
   std::vector<std::string> stop_texts;    ///< the same
+  /// A step starts before the tokens of the one before are known here, so that a device does not
+  /// wait for the host; each answer that a stop token ends costs one step more. Nothing: on a GPU.
+  std::optional<bool> ahead;
 };
 
 struct WrittenAnswer {

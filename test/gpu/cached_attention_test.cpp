@@ -60,7 +60,7 @@ at::Tensor defined_attention(const at::Tensor& rows, const AttentionShape& shape
        .partial = nullptr,
        .rows = rows.size(0),
        .capacity = keys.size(1),
-       .splits = 1,
+       .blocks = {.splits = 1, .warps = 8},
        .layout = layout,
        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
        .alibi = shape.alibi,

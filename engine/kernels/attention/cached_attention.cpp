@@ -44,28 +44,18 @@ void store_rows(const at::Tensor& qkv, const AttentionShape& shape, const Sequen
   }
 }
 
-/// Runs of keys, so that there are as many blocks as a GPU runs at once, each of some keys.
-std::int64_t splits_for(std::int64_t rows, const kernels::HeadLayout& layout,
-                        std::int64_t longest) {
-  constexpr std::int64_t kMinKeys = 64, kMaxSplits = 32;
-  const kernels::CachedBlocks of = kernels::cached_blocks(rows, layout);
-  const std::int64_t group = layout.heads / layout.kv_heads,
-                     chunks = (group + of.heads - 1) / of.heads,
-                     blocks = std::max<std::int64_t>(rows * layout.kv_heads * chunks, 1);
-  return std::clamp<std::int64_t>(std::min(longest / kMinKeys, of.at_once / blocks), 1, kMaxSplits);
-}
-
 at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
                          const Sequences& sequences, const CachedRows& rows) {
   const kernels::HeadLayout layout = cached_layout(shape);
-  const std::int64_t count = qkv.size(0), splits = splits_for(count, layout, sequences.longest);
+  const std::int64_t count = qkv.size(0);
+  const kernels::CachedBlocks blocks = kernels::cached_blocks(count, layout, sequences.longest);
   const at::Tensor table = shape.rope_theta > 0
                                ? rotary_table(qkv.device(), shape, sequences.longest)
                                : at::Tensor();
   const at::Tensor out = at::empty({count, shape.width()}, qkv.options());
   at::Tensor partial;
-  if (splits > 1)
-    partial = at::empty({count, shape.heads, splits, shape.head_dim + 2},
+  if (blocks.splits > 1)
+    partial = at::empty({count, shape.heads, blocks.splits, shape.head_dim + 2},
                         qkv.options().dtype(at::kFloat));
   kernels::cuda::cached_attention(
       {.qkv = qkv.const_data_ptr(),
@@ -75,10 +65,10 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
        .slots = rows.slots.const_data_ptr<std::int32_t>(),
        .positions = sequences.positions.const_data_ptr<std::int32_t>(),
        .out = out.mutable_data_ptr(),
-       .partial = splits > 1 ? partial.mutable_data_ptr<float>() : nullptr,
+       .partial = blocks.splits > 1 ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = count,
        .capacity = rows.cache.keys.size(1),
-       .splits = splits,
+       .blocks = blocks,
        .layout = layout,
        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
        .alibi = shape.alibi,

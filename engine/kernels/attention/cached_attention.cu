@@ -1,11 +1,11 @@
-#include "engine/kernels/attention/kernels.h"
-#include "engine/kernels/device.cuh"
+#include "engine/kernels/attention/cached_attention.cuh"
+#include "engine/kernels/gpu.h"
 
 /// Keys and values into a cache, and attention of single rows to it.
 namespace dstrain::kernels::cuda {
 namespace {
 
-constexpr int kStoreThreads = 128, kJoinThreads = 128;
+constexpr int kStoreThreads = 128, kThreads = 256, kJoinThreads = 128;
 constexpr int kMaxWidth = 256;
 
 template <typename T>
@@ -21,14 +21,6 @@ __global__ void __launch_bounds__(kStoreThreads)
   const std::int64_t to =
       ((a.slots[row] * a.capacity + a.positions[row]) * a.layout.kv_heads + head) * packs + pack;
   store(part == 1 ? a.keys : a.values, to, load<T, kPack>(a.qkv, from));
-}
-
-__device__ inline float slope_of_head(std::int64_t head, std::int64_t heads) {
-  const int count = static_cast<int>(heads), own = static_cast<int>(head);
-  const int power = 1 << (31 - __clz(count));
-  const float exponent = own < power ? 8.0f * static_cast<float>(own + 1)
-                                     : 4.0f * static_cast<float>(2 * (own - power) + 1);
-  return exp2f(-exponent / static_cast<float>(power));
 }
 
 /// What some lanes have found of their keys for one query head; each has a pack of its values.
@@ -63,29 +55,6 @@ struct Found {
   }
 };
 
-/// Pack `lane` of a head of a row of qkv, turned by the row's position where there is a table.
-template <typename T>
-__device__ Pack<T> turned_pack(const CachedAttention& a, std::int64_t row, HeadLayout::Place place,
-                               int lane, int position) {
-  const int packs = static_cast<int>(a.layout.head_dim) / kPack, half = packs / 2;
-  const std::int64_t from = (row * a.layout.slots() + a.layout.slot(place)) * packs;
-  const Pack<T> pack = load<T, kPack>(a.qkv, from + lane);
-  if (a.table == nullptr) return pack;
-  const bool is_low = lane < half;
-  const Pack<T> partner = load<T, kPack>(a.qkv, from + (is_low ? lane + half : lane - half));
-  const auto angles = load<float, 2 * kPack>(
-      a.table, static_cast<std::int64_t>(position) * half + (is_low ? lane : lane - half));
-  float own[kPack], other[kPack];
-  pack.unpack(own);
-  partner.unpack(other);
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const float cosine = angles.value[2 * i], sine = angles.value[2 * i + 1];
-    own[i] = own[i] * cosine + (is_low ? -other[i] : other[i]) * sine;
-  }
-  return Pack<T>::of(own);
-}
-
 __device__ inline float dot(const float (&query)[kPack], const float (&key)[kPack]) {
   float sum = 0;
 #pragma unroll
@@ -102,22 +71,19 @@ __device__ float sum_of_lanes(float x) {
   return x;
 }
 
-/// One block has a run of a row's keys and up to kGroup of the query heads that share them; kLanes
-/// lanes, which have a pack of a head each, take keys by turns with others. The block whose run has
-/// the row's own key takes that from qkv, and the one with the first query heads stores it.
-template <typename T, int kLanes, int kGroup, int kThreads>
+/// One block has a run of a row's keys and one query head; kLanes lanes, which have a pack of a head
+/// each, take keys by turns with others. The block whose run has the row's own key takes that from
+/// qkv, and the one with the first query head that shares it stores it.
+template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const CachedAttention a) {
   constexpr int kWarps = kThreads / kWarp, kSlices = kThreads / kLanes;
-  constexpr int kAhead = kGroup == 1 ? 4 : 2;  // keys that are read at once
+  constexpr int kAhead = 4;  // keys that are read at once
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kLanes, slice = threadIdx.x / kLanes;
-  const int packs = static_cast<int>(a.layout.head_dim) / kPack;
+  const int width = static_cast<int>(a.layout.head_dim), packs = width / kPack;
   const bool active = lane < packs;
-  const std::int64_t row = blockIdx.z, group = a.layout.heads / a.layout.kv_heads;
-  const std::int64_t chunks = (group + kGroup - 1) / kGroup;
-  const std::int64_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * kGroup;
-  const int heads = static_cast<int>(group - first < kGroup ? group - first : kGroup);
-  const std::int64_t head = kv_head * group + first;
-  const int position = a.positions[row], splits = static_cast<int>(a.splits);
+  const std::int64_t row = blockIdx.z, head = blockIdx.y;
+  const std::int64_t group = a.layout.heads / a.layout.kv_heads, kv_head = head / group;
+  const int position = a.positions[row], splits = static_cast<int>(a.blocks.splits);
   const int run = (position + splits) / splits;  // of position + 1 keys, rounded up
   const int begin = static_cast<int>(blockIdx.x) * run;
   const int end = begin + run < position ? begin + run : position;  // of the keys before its own
@@ -140,47 +106,31 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
     }
   };
   read(begin);
-  float query[kGroup][kPack] = {};
-  float slope[kGroup];
+  const float slope = a.alibi ? slope_of_head(a.first_head + head, a.model_heads) : 0;
+  float query[kPack] = {};
+  if (active) turned_pack<T>(a, row, {0, head}, lane, position).unpack(query);
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g) {
-    slope[g] = a.alibi && g < heads ? slope_of_head(a.first_head + head + g, a.model_heads) : 0;
-    if (g >= heads || !active) continue;
-    turned_pack<T>(a, row, {0, head + g}, lane, position).unpack(query[g]);
-#pragma unroll
-    for (float& element : query[g]) element *= a.scale;
-  }
-  Found found[kGroup];
+  for (float& element : query) element *= a.scale;
+  Found found;
   for (int from = begin; from < end; from += kSlices * kAhead) {
     if (from > begin) read(from);
-    float scores[kGroup][kAhead];
+    float scores[kAhead];
+    float larger = found.max;
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int key = from + u * kSlices + slice;
       float elements[kPack];
       keys[u].unpack(elements);
-#pragma unroll
-      for (int g = 0; g < kGroup; ++g) {
-        const float score = sum_of_lanes<kLanes>(dot(query[g], elements));
-        scores[g][u] =
-            key < end ? score + slope[g] * static_cast<float>(key - position) : -INFINITY;
-      }
+      const float score = sum_of_lanes<kLanes>(dot(query, elements));
+      scores[u] = key < end ? score + slope * static_cast<float>(key - position) : -INFINITY;
+      larger = fmaxf(larger, scores[u]);
     }
-#pragma unroll
-    for (int g = 0; g < kGroup; ++g) {
-      float larger = found[g].max;
-#pragma unroll
-      for (const float score : scores[g]) larger = fmaxf(larger, score);
-      if (larger > found[g].max) found[g].rescale(larger);
-    }
+    if (larger > found.max) found.rescale(larger);
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       float elements[kPack];
       values[u].unpack(elements);
-#pragma unroll
-      for (int g = 0; g < kGroup; ++g) {
-        if (scores[g][u] != -INFINITY) found[g].add(scores[g][u], elements);
-      }
+      if (scores[u] != -INFINITY) found.add(scores[u], elements);
     }
   }
   if (has_own && warp == 0) {
@@ -193,73 +143,60 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
     float of_key[kPack], of_value[kPack];
     key.unpack(of_key);
     value.unpack(of_value);
-#pragma unroll
-    for (int g = 0; g < kGroup; ++g) {
-      const float score = sum_of_lanes<kLanes>(dot(query[g], of_key));
-      if (slice != 0) continue;
-      if (score > found[g].max) found[g].rescale(score);
-      found[g].add(score, of_value);
+    const float score = sum_of_lanes<kLanes>(dot(query, of_key));
+    if (slice == 0) {
+      if (score > found.max) found.rescale(score);
+      found.add(score, of_value);
     }
-    if (slice == 0 && active && first == 0) {
+    if (slice == 0 && active && head % group == 0) {
       store(a.keys, place(position), key);
       store(a.values, place(position), value);
     }
   }
 
   // Slices of a warp join by their lanes, warps by the largest maximum.
-  __shared__ float maxima[kWarps][kGroup], sums[kWarps][kGroup];
+  __shared__ float maxima[kWarps], sums[kWarps];
   __shared__ Pack<float> shared_values[kWarps][kLanes];
-  constexpr int kWidth = kLanes * kPack;
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g) {
-#pragma unroll
-    for (int offset = kLanes; offset < kWarp; offset *= 2) found[g].join(offset);
-    if (threadIdx.x % kWarp == 0) {
-      maxima[warp][g] = found[g].max;
-      sums[warp][g] = found[g].sum;
-    }
+  for (int offset = kLanes; offset < kWarp; offset *= 2) found.join(offset);
+  if (threadIdx.x % kWarp == 0) {
+    maxima[warp] = found.max;
+    sums[warp] = found.sum;
   }
   __syncthreads();
+  float max = -INFINITY, sum = 0;
+  for (int w = 0; w < kWarps; ++w) max = fmaxf(max, maxima[w]);
+  for (int w = 0; w < kWarps; ++w)
+    sum += maxima[w] == -INFINITY ? 0 : sums[w] * __expf(maxima[w] - max);
+  if (threadIdx.x % kWarp < kLanes) {
+    const float factor = found.max == -INFINITY ? 0 : __expf(found.max - max);
+    Pack<float> own;
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g) {
-    if (g >= heads) break;
-    float max = -INFINITY, sum = 0;
-    for (int w = 0; w < kWarps; ++w) max = fmaxf(max, maxima[w][g]);
-    for (int w = 0; w < kWarps; ++w)
-      sum += maxima[w][g] == -INFINITY ? 0 : sums[w][g] * __expf(maxima[w][g] - max);
-    if (threadIdx.x % kWarp < kLanes) {
-      const float factor = found[g].max == -INFINITY ? 0 : __expf(found[g].max - max);
-      Pack<float> own;
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) own.value[i] = found[g].values[i] * factor;
-      shared_values[warp][lane] = own;
+    for (int i = 0; i < kPack; ++i) own.value[i] = found.values[i] * factor;
+    shared_values[warp][lane] = own;
+  }
+  __syncthreads();
+  const std::int64_t place_of_head = row * a.layout.heads + head;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    float all = 0;
+    for (int w = 0; w < kWarps; ++w) all += shared_values[w][i / kPack].value[i % kPack];
+    if (a.partial == nullptr) {
+      static_cast<T*>(a.out)[place_of_head * width + i] = from_float<T>(all / sum);
+      continue;
     }
-    __syncthreads();
-    const int width = static_cast<int>(a.layout.head_dim);
-    const std::int64_t place_of_head = row * a.layout.heads + head + g;
-    for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
-      float all = 0;
-      for (int w = 0; w < kWarps; ++w) all += shared_values[w][i / kPack].value[i % kPack];
-      if (a.partial == nullptr) {
-        static_cast<T*>(a.out)[place_of_head * width + i] = from_float<T>(all / sum);
-      } else {
-        float* out = a.partial + (place_of_head * splits + blockIdx.x) * (width + 2);
-        out[i] = all;
-        if (i == 0) {
-          out[width] = max;
-          out[width + 1] = sum;
-        }
-      }
+    float* out = a.partial + (place_of_head * splits + blockIdx.x) * (width + 2);
+    out[i] = all;
+    if (i == 0) {
+      out[width] = max;
+      out[width + 1] = sum;
     }
-    static_assert(kWidth <= kMaxWidth);
-    __syncthreads();
   }
 }
 
 /// A block has one query head of one row.
 template <typename T>
 __global__ void __launch_bounds__(kJoinThreads) join_splits_kernel(const CachedAttention a) {
-  const int width = static_cast<int>(a.layout.head_dim), splits = static_cast<int>(a.splits);
+  const int width = static_cast<int>(a.layout.head_dim), splits = static_cast<int>(a.blocks.splits);
   const std::int64_t head = static_cast<std::int64_t>(blockIdx.y) * a.layout.heads + blockIdx.x;
   const float* from = a.partial + head * splits * (width + 2);
   float max = -INFINITY, sum = 0;
@@ -278,29 +215,12 @@ __global__ void __launch_bounds__(kJoinThreads) join_splits_kernel(const CachedA
   }
 }
 
-template <typename T, int kLanes, int kGroup, int kThreads>
-void launch(const CachedAttention& a, cudaStream_t stream) {
-  const std::int64_t group = a.layout.heads / a.layout.kv_heads;
-  const dim3 grid(static_cast<unsigned>(a.splits),
-                  static_cast<unsigned>(a.layout.kv_heads * ((group + kGroup - 1) / kGroup)),
-                  static_cast<unsigned>(a.rows));
-  cached_attention_kernel<T, kLanes, kGroup, kThreads><<<grid, kThreads, 0, stream>>>(a);
-  check_launch("cached_attention");
-  if (a.partial == nullptr) return;
-  const dim3 heads(static_cast<unsigned>(a.layout.heads), static_cast<unsigned>(a.rows));
-  join_splits_kernel<T><<<heads, kJoinThreads, 0, stream>>>(a);
-  check_launch("join_splits");
-}
-
 template <typename T, int kLanes>
-void launch_group(const CachedAttention& a, cudaStream_t stream) {
-  const CachedBlocks blocks = cached_blocks(a.rows, a.layout);
-  if (blocks.heads == 8) return launch<T, kLanes, 8, 128>(a, stream);
-  if (blocks.heads == 4) return launch<T, kLanes, 4, 128>(a, stream);
-  if (blocks.heads == 2) return launch<T, kLanes, 2, 256>(a, stream);
-  if (blocks.threads == 128) return launch<T, kLanes, 1, 128>(a, stream);
-  if (blocks.threads == 256) return launch<T, kLanes, 1, 256>(a, stream);
-  launch<T, kLanes, 1, 512>(a, stream);
+void launch(const CachedAttention& a, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(a.blocks.splits), static_cast<unsigned>(a.layout.heads),
+                  static_cast<unsigned>(a.rows));
+  cached_attention_kernel<T, kLanes><<<grid, kThreads, 0, stream>>>(a);
+  check_launch("cached_attention");
 }
 
 }  // namespace
@@ -322,12 +242,22 @@ void cached_attention(const CachedAttention& args, cudaStream_t stream) {
     throw Error(ErrorKind::internal,
                 "cached attention takes heads of up to 256 elements, a multiple of 8, of 16 with "
                 "rotary positions");
+  if (args.dtype == DType::f16 || (args.dtype == DType::bf16 && gpu_limits().bf16_products)) {
+    cached_attention_products(args, stream);
+  } else {
+    with_type(args.dtype, [&](auto type) {
+      using T = decltype(type);
+      if (width <= 8 * kPack) return launch<T, 8>(args, stream);
+      if (width <= 16 * kPack) return launch<T, 16>(args, stream);
+      launch<T, 32>(args, stream);
+    });
+  }
+  if (args.partial == nullptr) return;
   with_type(args.dtype, [&](auto type) {
-    using T = decltype(type);
-    if (width <= 8 * kPack) return launch_group<T, 8>(args, stream);
-    if (width <= 16 * kPack) return launch_group<T, 16>(args, stream);
-    launch_group<T, 32>(args, stream);
+    const dim3 heads(static_cast<unsigned>(args.layout.heads), static_cast<unsigned>(args.rows));
+    join_splits_kernel<decltype(type)><<<heads, kJoinThreads, 0, stream>>>(args);
   });
+  check_launch("join_splits");
 }
 
 }  // namespace dstrain::kernels::cuda

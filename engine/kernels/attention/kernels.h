@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
@@ -104,10 +105,27 @@ struct StoreHeads {
   DType dtype;
 };
 
+/// How cached_attention is cut into blocks, each with up to kCachedHeads of the query heads that
+/// share keys: the fastest of those measured on an H200 with 1 to 256 rows of 250 to 4,000 keys.
+struct CachedBlocks {
+  std::int64_t splits;  ///< of the `longest` keys of a row
+  int warps;            ///< of a block
+};
+inline constexpr std::int64_t kCachedHeads = 8;
+[[nodiscard]] constexpr CachedBlocks cached_blocks(std::int64_t rows, const HeadLayout& layout,
+                                                   std::int64_t longest) {
+  constexpr std::int64_t kMinKeys = 96, kMaxSplits = 16, kAtOnce = 132, kManyBlocks = 384;
+  const std::int64_t group = layout.heads / layout.kv_heads,
+                     blocks = rows * layout.kv_heads * ((group + kCachedHeads - 1) / kCachedHeads);
+  if (blocks >= kManyBlocks) return {1, 4};
+  const std::int64_t wanted = blocks == 0 ? 1 : std::min(longest / kMinKeys, kAtOnce / blocks);
+  return {std::clamp<std::int64_t>(wanted, 1, kMaxSplits), 8};
+}
+
 /// Softmax attention of the queries of each row to its slot's keys up to its position. The row's own
 /// key and value are those in qkv, and are stored into the cache. Where there is a table, queries
-/// and own keys turn by their positions. The keys of a row are cut into `splits` runs, whose results
-/// are joined by their maxima and sums (Dao et al. 2023, "Flash-Decoding").
+/// and own keys turn by their positions. The keys of a row are cut into runs, whose results are
+/// joined by their maxima and sums (Dao et al. 2023, "Flash-Decoding").
 struct CachedAttention {
   const void* qkv;        ///< [rows, layout.width()]
   void *keys, *values;    ///< as in StoreHeads
@@ -116,7 +134,8 @@ struct CachedAttention {
   const std::int32_t* positions;
   void* out;       ///< [rows, heads * head_dim]
   float* partial;  ///< [rows, heads, splits, head_dim + 2]; null: one split
-  std::int64_t rows, capacity, splits;
+  std::int64_t rows, capacity;
+  CachedBlocks blocks;
   HeadLayout layout;  ///< head_dim a multiple of 8, with a table of 16, at most 256
   float scale;
   bool alibi;
@@ -124,21 +143,6 @@ struct CachedAttention {
   std::int64_t model_heads;  ///< that the model has
   DType dtype;
 };
-/// How cached_attention is cut into blocks: the fastest of those measured on an H200 with 1 to 256
-/// rows of 250 to 4,000 keys. Few rows have few query heads in a block, so that there are blocks
-/// enough, each with many threads; many rows have several, which read their keys once.
-struct CachedBlocks {
-  std::int64_t heads, threads;  ///< of a block
-  std::int64_t at_once;         ///< blocks that an H200 runs at once, which splits may fill
-};
-[[nodiscard]] constexpr CachedBlocks cached_blocks(std::int64_t rows, const HeadLayout& layout) {
-  const std::int64_t group = layout.heads / layout.kv_heads;
-  if (rows * layout.heads <= 64) return {1, 512, 128};
-  if (group == 1) return rows * layout.heads <= 512 ? CachedBlocks{1, 256, 256}
-                                                    : CachedBlocks{1, 128, 512};
-  if (rows * layout.kv_heads * ((group + 1) / 2) <= 256) return {2, 256, 256};
-  return group <= 4 ? CachedBlocks{4, 128, 1056} : CachedBlocks{8, 128, 264};
-}
 
 namespace cuda {
 void store_heads(const StoreHeads& args, cudaStream_t stream);

@@ -13,7 +13,7 @@ std::int64_t norm_partials(std::int64_t rows) {
 std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim) {
   std::int64_t warps_of_row = 0;
   const std::int64_t packed = (dim + cuda::kPack - 1) / cuda::kPack * cuda::kPack;
-  cuda::with_row_shape("norm", packed, [&](auto, auto warps) { warps_of_row = warps; });
+  cuda::with_row_shape("norm", rows, packed, [&](auto, auto warps) { warps_of_row = warps; });
   return rows * warps_of_row;
 }
 

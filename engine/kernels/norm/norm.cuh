@@ -17,6 +17,10 @@ inline constexpr std::int64_t kNormBlocks =
     264;  // of backward: two per SM of an H200; more would only make more partial sums
 static_assert(kNormBlocks <= kAbsMaxPartials);
 
+/// So few rows that forward takes as long as its accesses to memory, one after the other: all of a
+/// block's warps share a row.
+inline constexpr std::int64_t kFewNormRows = 32;
+
 /// Layer norm subtracts the mean and adds a bias.
 template <typename Args>
 inline constexpr bool kCentered = requires(Args a) {
@@ -77,13 +81,20 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
   const int packs = static_cast<int>(a.dim) / kPack;
   const std::int64_t first = row * packs;
 
+  // With few packs there are registers to ask for all that is needed at once.
+  constexpr bool kEarly = N <= 2;
   Pack<T> x[N], delta[N];
+  [[maybe_unused]] Pack<T> weights[N], biases[N];
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const int pack = thread + n * kRowThreads;
     if (pack < packs) {
       x[n] = load<T, kPack>(a.x, first + pack);
       if (a.delta != nullptr) delta[n] = load<T, kPack>(a.delta, first + pack);
+      if constexpr (kEarly) {
+        weights[n] = load<T, kPack>(a.weight, pack);
+        if constexpr (kCentered<Args>) biases[n] = load<T, kPack>(a.bias, pack);
+      }
     }
   }
 
@@ -130,10 +141,10 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
     const int pack = thread + n * kRowThreads;
     if (pack < packs) {
       float weight[kPack];
-      load<T, kPack>(a.weight, pack).unpack(weight);
+      (kEarly ? weights[n] : load<T, kPack>(a.weight, pack)).unpack(weight);
       if constexpr (kCentered<Args>) {
         float bias[kPack];
-        load<T, kPack>(a.bias, pack).unpack(bias);
+        (kEarly ? biases[n] : load<T, kPack>(a.bias, pack)).unpack(bias);
 #pragma unroll
         for (int i = 0; i < kPack; ++i)
           value[n][i] = (value[n][i] - mean) * rstd * weight[i] + bias[i];
@@ -378,7 +389,7 @@ inline void check_norm_dim(const char* norm, std::int64_t dim) {
 /// Calls `body` with packs per lane and warps per row as constants. The least number of warps that
 /// leaves four packs or fewer to a lane: sums within a warp are cheaper than between warps.
 template <typename Body>
-void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
+void with_row_shape(const char* norm, std::int64_t rows, std::int64_t dim, const Body& body) {
   using std::integral_constant;
   check_norm_dim(norm, dim);
   const std::int64_t packs = dim / kPack;
@@ -388,6 +399,11 @@ void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
     body(integral_constant<int, 4>{}, warps);
   };
   if (packs <= kWarp) return body(integral_constant<int, 1>{}, integral_constant<int, 1>{});
+  if (rows <= kFewNormRows) {
+    const integral_constant<int, kNormWarps> warps;
+    if (packs <= kNormThreads) return body(integral_constant<int, 1>{}, warps);
+    if (packs <= 2 * kNormThreads) return body(integral_constant<int, 2>{}, warps);
+  }
   if (packs <= 2 * kWarp) return body(integral_constant<int, 2>{}, integral_constant<int, 1>{});
   if (packs <= 4 * kWarp) return with_packs(integral_constant<int, 1>{});
   if (packs <= 8 * kWarp) return with_packs(integral_constant<int, 2>{});
@@ -418,7 +434,7 @@ template <typename Args>
 void launch_norm(const char* norm, const Args& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    with_row_shape(norm, args.dim, [&](auto packs, auto warps) {
+    with_row_shape(norm, args.rows, args.dim, [&](auto packs, auto warps) {
       constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
       const auto kernel = args.maxima == nullptr
                               ? add_norm_kernel<Args, decltype(zero), N, W, false>
