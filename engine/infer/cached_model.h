@@ -38,7 +38,7 @@ class CachedModel {
   /// Waits for the first of the steps that were started; gives the most likely token of each row, as
   /// choose_tokens() takes it at temperature 0.
   [[nodiscard]] Chosen finish();
-  /// Of the step that was started last: fp32 [slots, vocabulary], there once it is finished.
+  /// Logits of the step that was started last, fp32 [slots, vocabulary]; there once it is finished.
   [[nodiscard]] const at::Tensor& logits() const { return step_logits_; }
 
   static constexpr std::int64_t kLikely = -1;
