@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The wheels of torch and CUDA unpacked, and the largest of them packed while it is unpacked.
-constexpr Bytes kTorchBytes = 6'000'000'000;
+/// The wheels of torch and CUDA unpacked, 5 GB, and as pip keeps them until all are unpacked.
+constexpr Bytes kTorchBytes = 8'000'000'000;
 constexpr Bytes kSpaceStep = 100'000'000;
 constexpr double kPipLimit_s = 4 * 3600;
 /// No Python runs LibTorch here: wheels of one version serve beside a python3 of any age.
@@ -106,7 +106,14 @@ void require_space(const fs::path& folder) {
 /// Words that start pip for `python3`, or uv, which does the same.
 std::vector<std::string> installer() {
   if (output_of({"python3", "-m", "pip", "--version"}, 60))
-    return {"python3", "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"};
+    // pip of Debian 11 holds its own Python, not that of the wheels, against what they require.
+    return {"python3",
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--ignore-requires-python"};
   if (output_of({"uv", "--version"}, 60)) return {"uv", "pip", "install", "--no-cache"};
   throw Error(ErrorKind::hosts, "neither `python3 -m pip` nor `uv` works here",
               "install python3-pip, or uv as an ordinary user; or name a folder that has torch by "
@@ -213,10 +220,11 @@ Command add_setup(CLI::App& root) {
       "Examples:\n"
       "  dstrain setup --torch-dir /scratch/$USER/torch\n"
       "  dstrain setup --torch-dir ~/miniconda3/envs/train");
-  app->add_option("--torch-dir", options->torch_dir,
-                  "Folder for LibTorch, about 6 GB; or a site-packages folder or a Python "
-                  "environment that has it.\n"
-                  "Default: torch/ in the cache of dstrain ($DSTRAIN_CACHE, ~/.cache/dstrain).");
+  app->add_option(
+      "--torch-dir", options->torch_dir,
+      "Folder for LibTorch, 5 GB and 3 more while pip works; or a site-packages folder or a Python "
+      "environment that has it.\n"
+      "Default: torch/ in the cache of dstrain ($DSTRAIN_CACHE, ~/.cache/dstrain).");
   app->add_flag("--parquet", options->parquet, "Also pyarrow, to read parquet files.");
   return {app, [options] { return setup(*options); }};
 }
