@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -24,9 +27,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The wheels of torch and CUDA unpacked, and the largest of them packed while it is unpacked.
-constexpr Bytes kTorchBytes = 6'000'000'000;
+/// The wheels of torch and CUDA unpacked, 5 GB, and as pip keeps them until all are unpacked.
+constexpr Bytes kTorchBytes = 8'000'000'000;
+constexpr Bytes kSpaceStep = 100'000'000;
 constexpr double kPipLimit_s = 4 * 3600;
+/// No Python runs LibTorch here: wheels of one version serve beside a python3 of any age.
+constexpr const char* kPythonOfWheels = "3.12";
 /// In a folder that pip has not finished: what is in it is ours and may go.
 constexpr const char* kUnfinished = ".dstrain-unfinished";
 
@@ -60,11 +66,39 @@ std::optional<fs::path> serving_below(const fs::path& folder, std::string& reaso
   return std::nullopt;
 }
 
+/// Takes `kTorchBytes` of the disk for a moment and says how many of them were granted: a quota is
+/// in no figure of free bytes. `reason` is then EDQUOT or ENOSPC, and 0 where all were granted or
+/// the file system does not say.
+Bytes granted_bytes(const fs::path& folder, int& reason) {
+  reason = 0;
+  const fs::path file = folder / fmt::format(".dstrain-space-{}", ::getpid());
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return 0;
+  ::unlink(file.c_str());
+  const auto limit_of_files = ::signal(SIGXFSZ, SIG_IGN);  // else ulimit -f ends us
+  Bytes granted = 0;
+  while (granted < kTorchBytes && reason == 0) {
+    if (::fallocate(fd, 0, granted, kSpaceStep) == 0) {
+      granted += kSpaceStep;
+    } else if (errno != EINTR) {
+      reason = errno;
+    }
+  }
+  ::signal(SIGXFSZ, limit_of_files);
+  ::close(fd);
+  if (reason != EDQUOT && reason != ENOSPC) reason = 0;
+  return granted;
+}
+
 void require_space(const fs::path& folder) {
-  const Bytes free = free_disk_bytes(folder);
-  if (free < 0 || free >= kTorchBytes) return;
+  Bytes free = free_disk_bytes(folder);
+  int reason = free >= 0 && free < kTorchBytes ? ENOSPC : 0;
+  if (reason == 0) free = granted_bytes(folder, reason);
+  if (reason == 0) return;
   throw Error(ErrorKind::checkpoint,
-              fmt::format("{} are free in {}, LibTorch needs {}", format_bytes(free),
+              fmt::format("{} in {}, LibTorch needs {}",
+                          reason == EDQUOT ? fmt::format("a quota leaves {}", format_bytes(free))
+                                           : fmt::format("{} are free", format_bytes(free)),
                           folder.string(), format_bytes(kTorchBytes)),
               "--torch-dir names a folder on another disk");
 }
@@ -72,7 +106,14 @@ void require_space(const fs::path& folder) {
 /// Words that start pip for `python3`, or uv, which does the same.
 std::vector<std::string> installer() {
   if (output_of({"python3", "-m", "pip", "--version"}, 60))
-    return {"python3", "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"};
+    // pip of Debian 11 holds its own Python, not that of the wheels, against what they require.
+    return {"python3",
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--ignore-requires-python"};
   if (output_of({"uv", "--version"}, 60)) return {"uv", "pip", "install", "--no-cache"};
   throw Error(ErrorKind::hosts, "neither `python3 -m pip` nor `uv` works here",
               "install python3-pip, or uv as an ordinary user; or name a folder that has torch by "
@@ -83,8 +124,9 @@ std::vector<std::string> installer() {
 void install_torch(const fs::path& folder, bool parquet) {
   require_space(folder);
   std::vector<std::string> command = installer();
-  command.insert(command.end(), {"--target", folder.string(),
-                                 fmt::format("torch=={}", built_torch_version().torch)});
+  command.insert(command.end(),
+                 {"--python-version", kPythonOfWheels, "--only-binary", ":all:", "--target",
+                  folder.string(), fmt::format("torch=={}", built_torch_version().torch)});
   if (parquet) command.emplace_back("pyarrow==" DSTRAIN_PYARROW_VERSION);
   write_file_atomically(folder / kUnfinished, "pip puts LibTorch here\n");
   const fs::path temporary = folder / ".tmp";
@@ -98,7 +140,7 @@ void install_torch(const fs::path& folder, bool parquet) {
     throw Error(
         ErrorKind::hosts, fmt::format("pip could not install LibTorch into {}", folder.string()),
         "its last lines say why: a quota that is used up (--torch-dir names another disk), no "
-        "network (pip takes mirrors by PIP_INDEX_URL), a Python older than torch takes");
+        "network (pip takes mirrors by PIP_INDEX_URL), a pip before 20.3 (uv is one file)");
   }
   fs::remove(folder / kUnfinished, none);
 }
@@ -178,10 +220,11 @@ Command add_setup(CLI::App& root) {
       "Examples:\n"
       "  dstrain setup --torch-dir /scratch/$USER/torch\n"
       "  dstrain setup --torch-dir ~/miniconda3/envs/train");
-  app->add_option("--torch-dir", options->torch_dir,
-                  "Folder for LibTorch, about 6 GB; or a site-packages folder or a Python "
-                  "environment that has it.\n"
-                  "Default: torch/ in the cache of dstrain ($DSTRAIN_CACHE, ~/.cache/dstrain).");
+  app->add_option(
+      "--torch-dir", options->torch_dir,
+      "Folder for LibTorch, 5 GB and 3 more while pip works; or a site-packages folder or a Python "
+      "environment that has it.\n"
+      "Default: torch/ in the cache of dstrain ($DSTRAIN_CACHE, ~/.cache/dstrain).");
   app->add_flag("--parquet", options->parquet, "Also pyarrow, to read parquet files.");
   return {app, [options] { return setup(*options); }};
 }

@@ -157,9 +157,7 @@ std::optional<PmixAnswer> pmix_exchange(const std::string& value, milliseconds l
     return result;
   }
   const std::string reason =
-      answer.empty()
-          ? fmt::format("{} does not run here (is libpmix.so.2 installed?)", program.string())
-          : answer;
+      answer.empty() ? fmt::format("{} does not run here", program.string()) : answer;
   throw Error(ErrorKind::hosts, "no exchange by PMIx: " + reason, kHint);
 }
 

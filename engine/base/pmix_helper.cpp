@@ -2,11 +2,15 @@
 // process of its PMIx namespace (pmix_exchange.h). Usage: dstrain-pmix SECONDS, after which it dies
 // by itself.
 //
+// libpmix is opened by name when it runs: systems without it start dstrain, too, and none of its
+// versions from 2 on is asked for what it lacks. It comes from Slurm's or Open MPI's packages.
+//
 // One line on standard output: "ok RANK SIZE LOCAL_RANK LOCAL_SIZE VALUE", "unreachable" without a
 // PMIx server, or "failed: REASON". It stays until the end of its standard input, since the others
 // fetch the value from a rank 0 that is still there; that end may come before the value, too. No
 // fence: one would hang, or report success, when a process has died (seen with PMIx 4.2.2 under
 // Slurm 22.05).
+#include <dlfcn.h>
 #include <pmix.h>
 #include <unistd.h>
 
@@ -18,10 +22,39 @@
 namespace {
 
 constexpr const char* kKey = "dstrain.value";
+constexpr const char* kLibrary = "libpmix.so.2";
 constexpr unsigned kFarewell_s = 5;
 
+struct Pmix {
+  decltype(&PMIx_Init) init = nullptr;
+  decltype(&PMIx_Finalize) finalize = nullptr;
+  decltype(&PMIx_Put) put = nullptr;
+  decltype(&PMIx_Commit) commit = nullptr;
+  decltype(&PMIx_Get) get = nullptr;
+  decltype(&PMIx_Error_string) error_string = nullptr;
+} pmix;
+
+template <typename Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  return function != nullptr;
+}
+
+/// False, with the reason printed, where libpmix is missing or is none. Its plugins ask it for
+/// symbols, hence RTLD_GLOBAL.
+bool open_library() {
+  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
+  if (library != nullptr && find(library, "PMIx_Init", pmix.init) &&
+      find(library, "PMIx_Finalize", pmix.finalize) && find(library, "PMIx_Put", pmix.put) &&
+      find(library, "PMIx_Commit", pmix.commit) && find(library, "PMIx_Get", pmix.get) &&
+      find(library, "PMIx_Error_string", pmix.error_string))
+    return true;
+  std::printf("failed: %s (LD_LIBRARY_PATH names its folder)\n", ::dlerror());
+  return false;
+}
+
 void fail(const char* call, pmix_status_t status) {
-  std::printf("failed: %s: %s\n", call, PMIx_Error_string(status));
+  std::printf("failed: %s: %s\n", call, pmix.error_string(status));
 }
 
 std::string read_line() {
@@ -33,41 +66,40 @@ std::string read_line() {
 }
 
 /// A fact of the namespace (its size) or of `rank`; `otherwise` when the server does not say.
+/// Values are never freed: libpmix before 4 has no function for it, and this program ends at once.
 unsigned get_number(const pmix_proc_t& process, const char* key, unsigned otherwise) {
   pmix_value_t* value = nullptr;
-  if (PMIx_Get(&process, key, nullptr, 0, &value) != PMIX_SUCCESS) return otherwise;
-  unsigned number = otherwise;
-  if (value->type == PMIX_UINT32) number = value->data.uint32;
-  if (value->type == PMIX_UINT16) number = value->data.uint16;
-  PMIX_VALUE_RELEASE(value);
-  return number;
+  if (pmix.get(&process, key, nullptr, 0, &value) != PMIX_SUCCESS) return otherwise;
+  if (value->type == PMIX_UINT32) return value->data.uint32;
+  if (value->type == PMIX_UINT16) return value->data.uint16;
+  return otherwise;
 }
 
 /// False, with the reason printed, when rank 0's value cannot be had.
 bool exchange(const pmix_proc_t& self, std::string& text) {
   if (self.rank == 0) {
-    pmix_value_t value;
-    PMIX_VALUE_LOAD(&value, text.c_str(), PMIX_STRING);
-    pmix_status_t status = PMIx_Put(PMIX_GLOBAL, kKey, &value);
-    if (status == PMIX_SUCCESS) status = PMIx_Commit();
+    pmix_value_t value{};
+    value.type = PMIX_STRING;
+    value.data.string = text.data();
+    pmix_status_t status = pmix.put(PMIX_GLOBAL, kKey, &value);
+    if (status == PMIX_SUCCESS) status = pmix.commit();
     if (status != PMIX_SUCCESS) fail("PMIx_Put", status);
     return status == PMIX_SUCCESS;
   }
   pmix_proc_t zero;
   PMIX_LOAD_PROCID(&zero, self.nspace, 0);
   pmix_value_t* value = nullptr;
-  pmix_status_t status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+  pmix_status_t status = pmix.get(&zero, kKey, nullptr, 0, &value);
   // Now and then mpirun's server says so instead of waiting for rank 0. Our parent ends us.
   while (status == PMIX_ERR_NOT_FOUND) {
     usleep(20'000);
-    status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+    status = pmix.get(&zero, kKey, nullptr, 0, &value);
   }
   if (status != PMIX_SUCCESS || value->type != PMIX_STRING) {
     fail("PMIx_Get of rank 0's address", status);
     return false;
   }
   text = value->data.string;
-  PMIX_VALUE_RELEASE(value);
   return true;
 }
 
@@ -77,7 +109,7 @@ void end_with_input() {
   while (std::getchar() != EOF) {
   }
   alarm(kFarewell_s);
-  PMIx_Finalize(nullptr, 0);
+  pmix.finalize(nullptr, 0);
   _exit(0);
 }
 
@@ -87,8 +119,9 @@ int main(int argc, char** argv) {
   if (argc != 2) return 64;
   alarm(static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)));
   std::string text = read_line();
+  if (!open_library()) return 1;
   pmix_proc_t self;
-  const pmix_status_t status = PMIx_Init(&self, nullptr, 0);
+  const pmix_status_t status = pmix.init(&self, nullptr, 0);
   if (status == PMIX_ERR_UNREACH) {
     std::puts("unreachable");
     return 0;

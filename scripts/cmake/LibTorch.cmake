@@ -1,5 +1,6 @@
 # LibTorch, NCCL and the CUDA runtime of the `torch` wheel as plain imported targets; its own CMake package is slow.
-# DSTRAIN_SITE_PACKAGES is the folder that holds `torch` and `nvidia`; scripts/setup passes it.
+# DSTRAIN_SITE_PACKAGES is the folder that holds `torch` and `nvidia`; scripts/setup passes it. What a build asks of a version of torch
+# stands here alone: the code is the same for 2.11.0 and 2.15.0 and asks for none.
 set(DSTRAIN_SITE_PACKAGES "" CACHE PATH "site-packages folder with the torch wheel")
 if(NOT EXISTS ${DSTRAIN_SITE_PACKAGES}/torch/lib/libtorch_cpu.so)
   message(FATAL_ERROR "no LibTorch under DSTRAIN_SITE_PACKAGES='${DSTRAIN_SITE_PACKAGES}'; run scripts/setup, which installs it")

@@ -1,4 +1,6 @@
-"""The script of `dstrain completion bash` completes commands, options, recipes and keys; those of zsh and fish hold the same words."""
+"""The scripts of `dstrain completion` complete commands, options, recipes and keys; those of zsh and fish, which are driven where they are
+installed, hold the same words."""
+import pathlib
 import shutil
 import subprocess
 import tempfile
@@ -35,5 +37,31 @@ for shell in ("zsh", "fish"):
         assert word in text, (shell, word)
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=text, text=True).returncode == 0, shell
+
+# What Tab makes of a line.
+LINES = {"dstrain la": "launch", "dstrain launch --hostf": "--hostfile", "dstrain launch quickst": "quickstart", "dstrain checkpoint exp": "export",
+         "dstrain launch quickstart --set parallel.zero.st": "parallel.zero.stage="}
+# $1 is the folder of the script: types $2 and Tab into zsh's own line editor, and prints what it shows until the words of $3 are there.
+ZSH = r"""
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "PS1=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -d $1/dump; bindkey '^I' complete-word; echo rea''dy"
+repeat 400; do zpty -rt z out && all+=$out; [[ $all == *ready* ]] && break; sleep 0.05; done
+zpty -wn z "$2"$'\t'
+all=
+repeat 400; do zpty -rt z out && all+=$out; [[ $all == *"$3"* ]] && break; sleep 0.05; done
+print -r -- $all
+"""
+with tempfile.TemporaryDirectory() as scratch:
+    for shell, name in (("zsh", "_dstrain"), ("fish", "dstrain.fish")):
+        (pathlib.Path(scratch) / name).write_text(expect_success(run("completion", shell)))
+    for line, word in LINES.items():
+        if shutil.which("fish"):
+            done = subprocess.run(["fish", "--no-config", "-c", f"source {scratch}/dstrain.fish; complete -C '{line}'"], capture_output=True, text=True,
+                                  cwd=scratch, env={"HOME": scratch, "PATH": "/usr/bin:/bin"})
+            assert word in done.stdout.split(), (line, done)
+        if shutil.which("zsh"):
+            done = subprocess.run(["zsh", "-f", "-c", ZSH, "zsh", scratch, line, word], capture_output=True, text=True, timeout=100, cwd=scratch)
+            assert word in done.stdout, (line, done)
 assert run("completion", "tcsh").returncode == 64
 print("completion: ok")

@@ -23,6 +23,16 @@ done
 ln -s {SITE}/torch {SITE}/nvidia "$target"
 """
 
+# Preloaded: a disk whose quota leaves 2 GB.
+QUOTA = """
+#include <errno.h>
+int fallocate64(int fd, int mode, long long begin, long long bytes) {
+  errno = EDQUOT;
+  return begin + bytes > 2000000000 ? -1 : 0;
+}
+int fallocate(int fd, int mode, long long begin, long long bytes) { return fallocate64(fd, mode, begin, bytes); }
+"""
+
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     tree, home, programs = (scratch / name for name in ("tree", "home", "programs"))
@@ -32,9 +42,9 @@ with tempfile.TemporaryDirectory() as scratch:
     (programs / "python3").write_text(PIP)
     (programs / "python3").chmod(0o755)
 
-    def run(*words, code=0):
+    def run(*words, code=0, **variables):
         done = subprocess.run([tree / "bin/dstrain", *map(str, words)], cwd=scratch, capture_output=True, text=True, timeout=200,
-                              env={"HOME": str(home), "PATH": f"{programs}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+                              env={"HOME": str(home), "PATH": f"{programs}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", **variables})
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
@@ -52,14 +62,19 @@ with tempfile.TemporaryDirectory() as scratch:
     (other / "version.py").write_text("__version__ = '2.10.0'\n")
     text = run("setup", "--torch-dir", scratch / "other", code=64)
     assert "has torch 2.10.0, and this build needs" in text and list((scratch / "other").iterdir()) == [other], text
-    # pip fetches it.
+    # A quota that it does not fit in is named before pip starts, and pip's own words where it could not be seen.
     (tree / "lib/dstrain/site-packages").unlink()
+    quota = scratch / "quota.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", quota], input=QUOTA, text=True, check=True)
+    text = run("setup", "--torch-dir", scratch / "small", code=74, LD_PRELOAD=str(quota))
+    assert re.search(r"a quota leaves [\d.]+ G\w* in \S+/small, LibTorch needs ", text) and "another disk" in text, text
+    assert not (home / "words").exists() and not list((scratch / "small").iterdir()), "pip had no reason to start"
     (home / "full").touch()
     text = run("setup", "--torch-dir", scratch / "a new/folder", code=69)
     assert "Disk quota exceeded" in text and "quota" in text.splitlines()[-1], text
     (home / "full").unlink()
     run("setup", "--torch-dir", scratch / "a new/folder", "--parquet")
-    assert re.search(r"--target \S+/a new/folder torch==[\d.]+ pyarrow==[\d.]+$", (home / "words").read_text(), re.M), (home / "words").read_text()
+    assert re.search(r"--only-binary :all: --target \S+/a new/folder torch==[\d.]+ pyarrow==[\d.]+$", (home / "words").read_text(), re.M), (home / "words").read_text()
     assert sorted(path.name for path in (scratch / "a new/folder").iterdir()) == ["nvidia", "torch"]
     run("plan", "quickstart")
     # One that is found is enough; else the default folder takes it, after one that was killed, too.

@@ -65,6 +65,8 @@ for name in files:
             problems.append(f"{where}: {header} costs ten seconds; include the operators you use")
         if torch and name.endswith((".cu", ".cuh")):
             problems.append(f"{where}: a .cu includes {header}")
+        if header.startswith("torch/headeronly/version") or header == "torch/version.h":
+            problems.append(f"{where}: no code asks which LibTorch it is compiled with; what differs stands in scripts/cmake/LibTorch.cmake")
         if torch and layer in TORCH_FREE:
             problems.append(f"{where}: layer {layer} is free of LibTorch and includes {header}")
         used = layer_of(header)
@@ -85,7 +87,7 @@ for name in files:
 WRITERS = {"engine/base/output_file.cpp",
            "engine/base/rank_record.cpp", "engine/base/spawn.cpp",  # memory of an agent; /dev/null
            "engine/device/host_file.cpp",  # a file without a name
-           "engine/kernels/linear/gemm_cache.cpp",  # a lock, which holds nothing
+           "cmd/setup.cpp", "engine/kernels/linear/gemm_cache.cpp",  # room on a disk and a lock, which hold nothing
            "launcher/base/fd.cpp", "launcher/base/standard_output.cpp", "launcher/doctor/engine_probe.cpp", "launcher/hang/stacks.cpp"}
 RANGES = re.compile(r"\bCLI::(Range|PositiveNumber|NonNegativeNumber|Bound)\b")
 for name in files:
