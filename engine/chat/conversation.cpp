@@ -121,11 +121,11 @@ void check_content(const Value& message, Role role, const std::string& where) {
   }
   if (content->as_text() != nullptr) return;
   if (content->as_list() == nullptr)
-    fail_record(fmt::format("{}: the content is a {}, not a text or a list of parts", where,
+    fail_record(fmt::format("{}: the content is of type {}, not a text or a list of parts", where,
                             type_name(*content)));
   for (const Value& part : content->as_list()->items)
     if (part.as_text() == nullptr && part.as_dict() == nullptr)
-      fail_record(fmt::format("{}: a part of the content is a {}", where, type_name(part)));
+      fail_record(fmt::format("{}: a part of the content is of type {}", where, type_name(part)));
 }
 
 bool is_trained(const Value& message, const std::string& where) {
