@@ -294,6 +294,25 @@ Conversation read_chat(const Value& record, ChatFormat format) {
   return chat;
 }
 
+Conversation beginning_of(const Conversation& chat, std::size_t count) {
+  Conversation part;
+  part.messages.assign(chat.messages.begin(),
+                       chat.messages.begin() + static_cast<std::ptrdiff_t>(count));
+  part.tools = chat.tools;
+  return part;
+}
+
+Conversation without_messages(const Conversation& chat, std::size_t first, std::size_t gone) {
+  Conversation part;
+  part.tools = chat.tools;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (i >= first && i < first + gone) continue;
+    add_message(part, chat.messages[i].value);
+    part.messages.back().trained = chat.messages[i].trained;
+  }
+  return part;
+}
+
 Value messages_of(const Conversation& chat, std::size_t count) {
   List list;
   for (std::size_t i = 0; i < count; ++i) list.items.push_back(chat.messages[i].value);

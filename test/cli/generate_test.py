@@ -123,7 +123,18 @@ with tempfile.TemporaryDirectory() as scratch:
     found = lines_of(run(folder, "--prompts", scratch / "chats.jsonl", "--tokens", 20))
     assert [(line["answer"], line["ended"]) for line in found] == [(wanted["answer"], wanted["ended"])] * 2, (found, wanted)
     assert "is a chat" in run(folder, "--prompts", scratch / "chats.jsonl", "--raw", code=65)
+    # So are lists of messages as prompts, and one list of all; a chat that ends with an answer is noted.
+    (scratch / "list.json").write_text(json.dumps([{"id": "x", "prompt": turns}, {"messages": turns[:3]}], indent=1))
+    done = subprocess.run([DSTRAIN, "generate", folder, "--prompts", scratch / "list.json", "--tokens", "20", "--cpu"], capture_output=True, text=True)
+    found = lines_of(done.stdout)
+    assert [line["id"] for line in found] == ["x", 2] and found[0]["answer"] == wanted["answer"], found
+    assert "1 of 2 chats end with an answer, to which the model adds one more; first 2" in done.stderr, done.stderr
+    (scratch / "spread.jsonl").write_text(json.dumps({"messages": turns}, indent=1))
+    assert "each in one line, or a list of them" in run(folder, "--prompts", scratch / "spread.jsonl", code=65)
     (scratch / "bad.jsonl").write_text('{"messages": [{"role": "wizard", "content": "a"}]}\n')
+    (folder / "chat_template.jinja").write_text("{% if messages|length > 1 %}{{ raise_exception('too long') }}{% endif %}")
+    told = run(folder, "--prompts", scratch / "list.json", code=65)
+    assert 'prompt "x": ' in told and "the template refuses the chat: too long" in told and "--raw takes prompts as they are" in told, told
     assert "bad.jsonl:1: " in run(folder, "--prompts", scratch / "bad.jsonl", code=65)
     (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
     assert "chat template" in run(folder, "--prompt", "a", code=65)
@@ -167,6 +178,7 @@ run:       {{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, chec
         (folder, "--prompt", "a", "--prompts", file): "exclude each other",
         (folder, "--prompt", "a", "--top-k", "5"): "--temperature 0 takes the most likely",
         (folder, "--prompt", "", "--raw"): "has no token",
+        (folder, "--prompt", "a", "--stop", ""): "end every answer at once",
         (scratch / "nothing", "--prompt", "a"): "nothing",
         (scratch, "--prompt", "a"): "checkpoint",
         (folder, "--prompt", "a", "--adapter", folder): "adapter_config.json",

@@ -28,15 +28,6 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
 /// Of a chat that data.split_turns makes samples of: each has all before it.
 constexpr std::size_t kMostSplitTurns = 256;
 
-/// The first `count` messages, without `gone` of them from `first` on.
-chat::Conversation part_of(const chat::Conversation& chat, std::size_t count, std::size_t first,
-                           std::size_t gone) {
-  chat::Conversation part{.messages = {}, .tools = chat.tools, .prompt = {}, .completion = {}};
-  for (std::size_t i = 0; i < count; ++i)
-    if (i < first || i >= first + gone) part.messages.push_back(chat.messages[i]);
-  return part;
-}
-
 class ChatEncoder {
  public:
   ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, std::optional<ChatForm> form,
@@ -101,7 +92,7 @@ class ChatEncoder {
                                                answers, kMostSplitTurns));
     for (std::size_t i = 0; i < chat.messages.size(); ++i) {
       if (!is_answer(chat.messages[i])) continue;
-      const chat::Conversation part = part_of(chat, i + 1, 0, 0);
+      const chat::Conversation part = chat::beginning_of(chat, i + 1);
       const chat::RenderedChat rendered = form_->rendered(part, chat::TrainedTurns::last);
       if (!rendered.spans.empty())
         append_sample(part, rendered, chat::TrainedTurns::last, tokens, samples);
@@ -131,8 +122,8 @@ class ChatEncoder {
     std::optional<Encoded> best;
     for (std::size_t low = 0, high = begins.size(); low < high;) {
       const std::size_t middle = (low + high) / 2;
-      const chat::RenderedChat rendered = form_->rendered(
-          part_of(chat, chat.messages.size(), first, begins[middle] - first), turns);
+      const chat::RenderedChat rendered =
+          form_->rendered(chat::without_messages(chat, first, begins[middle] - first), turns);
       Encoded shorter = encode(rendered);
       if (shorter.tokens.size() > room_) {
         low = middle + 1;
