@@ -45,7 +45,8 @@ using Clock = std::chrono::steady_clock;
 struct GenerateArguments {
   std::string model, adapter, prompts, output, system, tokenizer;
   std::string data;  ///< recipe whose test split is asked
-  std::vector<std::string> prompt, overrides;
+  std::string chat_template;
+  std::vector<std::string> prompt, overrides, template_args;
   std::int64_t test = -1;  ///< samples of it; 0: all; -1: none
   std::string dtype = "auto";
   bool average = false, raw = false, on_cpu = false, interactive = false;
@@ -56,13 +57,26 @@ struct GenerateArguments {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-/// The tokenizer's chat template. Where prompts are taken as they are, it only says what closes an
-/// answer, and one that is not supported is left in words.
-std::optional<ChatForm> chat_form(const Tokenizer& tokenizer, const std::string& name, bool raw) {
+/// What helps where a template cannot be used.
+constexpr const char* kOtherForm =
+    "--template FILE names another template, --raw takes prompts as they are";
+
+/// The form of chats: of a run that trained chats the run's, else the tokenizer's. Where prompts
+/// are taken as they are, it only says what closes an answer, and one that is not supported is left
+/// in words.
+std::optional<ChatForm> chat_form(const GenerateArguments& arguments,
+                                  const std::optional<Recipe>& recipe, const Tokenizer& tokenizer,
+                                  const std::filesystem::path& file) {
+  DataConfig chats;
+  if (recipe && recipe->data.name == DatasetName::chat) chats = recipe->data;
+  if (!arguments.chat_template.empty()) chats.template_file = arguments.chat_template;
+  chats.template_args.insert(chats.template_args.end(), arguments.template_args.begin(),
+                             arguments.template_args.end());
   try {
-    return ChatForm::of(tokenizer, name);
+    return ChatForm::of(chats, tokenizer, file);
   } catch (const Error& error) {
-    if (!raw) throw;
+    if (!arguments.raw)
+      throw Error(error.kind(), error.what(), error.hint().empty() ? kOtherForm : error.hint());
     print_error("note: {}\n", error.what());
     return std::nullopt;
   }
@@ -104,12 +118,16 @@ std::vector<FilePrompt> prompts_of(const GenerateArguments& arguments) {
   };
   refuse(!arguments.data.empty() && arguments.test < 0, "--data says whose test split is asked",
          "add --test N, or leave it out");
-  refuse(!arguments.overrides.empty() && arguments.data.empty(), "--set changes the recipe of --data",
-         "add --data RECIPE, or leave it out");
-  refuse(arguments.interactive &&
-             (!arguments.output.empty() || arguments.write.samples > 1 || arguments.batch > 0 ||
-              arguments.ranks > 1 || arguments.raw),
+  refuse(!arguments.overrides.empty() && arguments.data.empty(),
+         "--set changes the recipe of --data", "add --data RECIPE, or leave it out");
+  refuse(arguments.interactive && (!arguments.output.empty() || arguments.write.samples > 1 ||
+                                   arguments.batch > 0 || arguments.ranks > 1 || arguments.raw),
          "-i has no -o, --samples, --batch, --ranks and --raw", "/save FILE keeps a chat");
+  refuse(arguments.raw && (!arguments.chat_template.empty() || !arguments.template_args.empty()),
+         "--raw takes prompts as they are, without a chat template",
+         "leave out --raw, or --template and --template-arg");
+  refuse(std::ranges::find(arguments.write.stop_texts, "") != arguments.write.stop_texts.end(),
+         "--stop: an empty text would end every answer at once", "leave it out");
   if (arguments.interactive && ::isatty(STDIN_FILENO) != 1)
     throw Error(ErrorKind::usage, "-i: standard input is no terminal",
                 "prompts of a file are answered by --prompts FILE");
@@ -128,13 +146,32 @@ std::vector<std::int64_t> tokens_of(const Tokenizer& tokenizer, const FilePrompt
   if (prompt.chat && !form)
     throw Error(ErrorKind::data,
                 fmt::format("prompt {} is a chat, and there is no chat template", prompt.id),
-                "leave out --raw, or give a tokenizer with chat_template.jinja");
-  if (form)
-    return form->prompt(tokenizer, prompt.chat ? *prompt.chat : question(system, prompt.text));
+                "leave out --raw, or name a template: --template FILE, or chatml");
+  if (form) {
+    try {
+      return form->prompt(tokenizer, prompt.chat ? *prompt.chat : question(system, prompt.text));
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("prompt {}: {}", prompt.id, error.what()),
+                  error.hint().empty() ? kOtherForm : error.hint());
+    }
+  }
   const auto opening = tokenizer.opening();
   std::vector<std::int64_t> tokens(opening.begin(), opening.end());
   for (const std::int32_t token : tokenizer.encode(prompt.text)) tokens.push_back(token);
   return tokens;
+}
+
+/// Says where the last message is an answer already.
+void note_answered(const std::vector<FilePrompt>& prompts) {
+  const auto answered = [](const FilePrompt& prompt) {
+    return prompt.chat && !prompt.chat->messages.empty() &&
+           prompt.chat->messages.back().role == chat::Role::assistant;
+  };
+  const auto first = std::ranges::find_if(prompts, answered);
+  if (first == prompts.end()) return;
+  print_error(
+      "note: {} of {} chats end with an answer, to which the model adds one more; first {}\n",
+      std::ranges::count_if(prompts, answered), prompts.size(), first->id);
 }
 
 /// The recipe of --data, else of the run.
@@ -237,12 +274,12 @@ std::vector<FinishedModel> open_models(const GenerateArguments& arguments,
   return models;
 }
 
-/// Answers at once of a rank: as many as it has to give, as memory has room for, and at most 512, on
-/// a CPU 64.
+/// Answers at once of a rank: as many as it has to give, as memory has room for, and at most 512,
+/// on a CPU 64.
 int batch_for(const GenerateArguments& arguments, const Model& model, at::ScalarType dtype,
               const DeviceFacts& device, std::size_t answers, std::int64_t capacity) {
-  std::int64_t batch = std::min<std::int64_t>(device.is_cuda() ? 512 : 64,
-                                              static_cast<std::int64_t>(answers));
+  std::int64_t batch =
+      std::min<std::int64_t>(device.is_cuda() ? 512 : 64, static_cast<std::int64_t>(answers));
   // Scores of the vocabulary are held in fp32, and once more while one is chosen.
   const Bytes row = capacity * CachedModel::token_bytes(model, dtype) +
                     Bytes{8} * static_cast<Bytes>(model.vocab_size);
@@ -280,16 +317,17 @@ int generate(GenerateArguments arguments) {
                 "--tokenizer FOLDER");
   const auto tokenizer = Tokenizer::open(tokenizer_folder);
   const std::optional<ChatForm> known =
-      chat_form(*tokenizer, tokenizer_folder.string() + ": chat template", arguments.raw);
+      chat_form(arguments, found.recipe, *tokenizer, tokenizer_folder);
   const std::optional<ChatForm> form = arguments.raw ? std::nullopt : known;
   if (!form && !arguments.system.empty())
     throw Error(ErrorKind::usage, "--system: prompts are taken as they are",
-                arguments.raw ? "leave out --raw" : "the tokenizer has no chat template");
+                arguments.raw ? "leave out --raw"
+                              : "there is no chat template; name one: --template FILE, or chatml");
   arguments.write.stop_tokens = stop_tokens(*tokenizer, known, tokenizer_folder);
   if (arguments.interactive) {
     if (!form)
       throw Error(ErrorKind::usage, "-i: " + tokenizer_folder.string() + " has no chat template",
-                  "a model without one is asked by --prompt TEXT");
+                  "name one: --template FILE, or chatml; without one --prompt TEXT asks");
     constexpr std::int64_t kMostTokens = 16384, kUsualTokens = 2048;
     const std::int64_t capacity =
         std::min<std::int64_t>(found.positions > 0 ? found.positions : kUsualTokens, kMostTokens);
@@ -310,6 +348,7 @@ int generate(GenerateArguments arguments) {
     for (const TextQuestion& one : scores->questions)
       prompts.push_back({std::to_string(prompts.size() + 1), one.prompt});
   }
+  note_answered(prompts);
   AnswerLines lines(prompts, arguments.write.samples, std::move(output),
                     scores ? &*scores : nullptr);
   std::vector<std::vector<std::int64_t>> tokens;
@@ -338,8 +377,7 @@ int generate(GenerateArguments arguments) {
   std::vector<CachedModel*> ranks;
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     make_current(devices[rank].device);
-    const int batch =
-        batch_for(arguments, found.model, dtype, devices[rank], of_rank, capacity);
+    const int batch = batch_for(arguments, found.model, dtype, devices[rank], of_rank, capacity);
     models.push_back(std::make_unique<CachedModel>(opened[rank].model, devices[rank].device, dtype,
                                                    batch, capacity));
     ranks.push_back(models.back().get());
@@ -423,6 +461,12 @@ Command add_generate(CLI::App& root) {
                   "Default: standard output.");
   app->add_flag("--raw", options->raw,
                 "Take prompts as they are, although the tokenizer has the form of a chat.");
+  app->add_option(
+      "--template", options->chat_template,
+      "Jinja file of the chat template, or chatml. Default: that of a run's recipe, else "
+      "the tokenizer's.");
+  app->add_option("--template-arg", options->template_args,
+                  "NAME=VALUE for the template, such as enable_thinking=false; again for more.");
   app->add_option("--system", options->system,
                   "System message of chats. Default: the tokenizer's own.");
   app->add_option("--adapter", options->adapter, "Folder of a PEFT adapter for the model.")
@@ -454,12 +498,14 @@ Command add_generate(CLI::App& root) {
       ->check(number_in(1, 1 << 20));
   app->add_option("--seed", options->write.seed,
                   "Of random choices: the same answers at any --batch. Default 42.");
-  app->add_option("--batch", options->batch,
-                  "Answers that a rank writes at once; 0 (default): as many as fit, 512 at most, on "
-                  "a CPU 64.")
+  app->add_option(
+         "--batch", options->batch,
+         "Answers that a rank writes at once; 0 (default): as many as fit, 512 at most, on "
+         "a CPU 64.")
       ->check(number_in(0, 1 << 16));
-  app->add_option("--ranks", options->ranks,
-                  "Copies of the model, each on a GPU of its own, which share the prompts. Default 1.")
+  app->add_option(
+         "--ranks", options->ranks,
+         "Copies of the model, each on a GPU of its own, which share the prompts. Default 1.")
       ->check(number_in(1, 1024));
   add_dtype_option(*app, options->dtype);
   app->add_flag("--cpu", options->on_cpu, "Compute on the CPU although there is a GPU.");

@@ -16,9 +16,9 @@ struct FilePrompt {
   std::optional<chat::Conversation> chat = {};
 };
 
-/// JSONL, objects with `prompt`, `messages` or `conversations` (chat::ChatFormat) and perhaps `id`,
-/// where the first line begins with a brace; else each line is a prompt. Error{data} names the
-/// line.
+/// JSONL where the first line begins with a brace, or one list: objects with `prompt` (a text or
+/// messages), `messages` or `conversations` (chat::ChatFormat) and perhaps `id`; else each line is a
+/// prompt. Error{data} names the line.
 [[nodiscard]] std::vector<FilePrompt> read_prompts(const std::filesystem::path& file);
 
 }  // namespace dstrain

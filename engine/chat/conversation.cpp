@@ -121,11 +121,11 @@ void check_content(const Value& message, Role role, const std::string& where) {
   }
   if (content->as_text() != nullptr) return;
   if (content->as_list() == nullptr)
-    fail_record(fmt::format("{}: the content is a {}, not a text or a list of parts", where,
+    fail_record(fmt::format("{}: the content is of type {}, not a text or a list of parts", where,
                             type_name(*content)));
   for (const Value& part : content->as_list()->items)
     if (part.as_text() == nullptr && part.as_dict() == nullptr)
-      fail_record(fmt::format("{}: a part of the content is a {}", where, type_name(part)));
+      fail_record(fmt::format("{}: a part of the content is of type {}", where, type_name(part)));
 }
 
 bool is_trained(const Value& message, const std::string& where) {
@@ -292,6 +292,25 @@ Conversation read_chat(const Value& record, ChatFormat format) {
   }
   if (chat.messages.empty()) fail_record("the chat has no messages");
   return chat;
+}
+
+Conversation beginning_of(const Conversation& chat, std::size_t count) {
+  Conversation part;
+  part.messages.assign(chat.messages.begin(),
+                       chat.messages.begin() + static_cast<std::ptrdiff_t>(count));
+  part.tools = chat.tools;
+  return part;
+}
+
+Conversation without_messages(const Conversation& chat, std::size_t first, std::size_t gone) {
+  Conversation part;
+  part.tools = chat.tools;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (i >= first && i < first + gone) continue;
+    add_message(part, chat.messages[i].value);
+    part.messages.back().trained = chat.messages[i].trained;
+  }
+  return part;
 }
 
 Value messages_of(const Conversation& chat, std::size_t count) {

@@ -42,6 +42,12 @@ enum class ChatFormat : std::uint8_t {
 /// the JSON that they hold.
 [[nodiscard]] Conversation read_chat(const Value& record, ChatFormat format);
 
+/// The first `count` messages.
+[[nodiscard]] Conversation beginning_of(const Conversation& chat, std::size_t count);
+/// The chat without `gone` messages from `first` on; those behind know their new places.
+[[nodiscard]] Conversation without_messages(const Conversation& chat, std::size_t first,
+                                            std::size_t gone);
+
 /// The messages as a template wants them: a list of dicts, the first `count` of them.
 [[nodiscard]] Value messages_of(const Conversation& chat, std::size_t count);
 [[nodiscard]] bool has_tool_calls(const Conversation& chat);

@@ -43,7 +43,7 @@ Value range_of(const Arguments& arguments, Budget& budget) {
   return Value::list(std::move(list));
 }
 
-Value formatted_date(const Date& date, const Arguments& arguments) {
+Value formatted_date(const Day& date, const Arguments& arguments) {
   arguments.check("strftime_now", 1);
   const Text* format = arguments.values.empty() ? nullptr : arguments.values[0].as_text();
   if (format == nullptr) throw Fault{"strftime_now wants a text"};

@@ -14,6 +14,6 @@ namespace dstrain::chat {
 /// range(..)
 [[nodiscard]] Value range_of(const Arguments& arguments, Budget& budget);
 /// strftime_now(format)
-[[nodiscard]] Value formatted_date(const Date& date, const Arguments& arguments);
+[[nodiscard]] Value formatted_date(const Day& date, const Arguments& arguments);
 
 }  // namespace dstrain::chat

@@ -6,19 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/day.h"
 #include "engine/chat/budget.h"
 #include "engine/chat/text.h"
 #include "engine/chat/value.h"
 
 namespace dstrain::chat {
-
-/// The day that `strftime_now` of a template gives, at midnight: a text that does not change from
-/// day to day gives the same tokens in every run.
-struct Date {
-  int year = 2024;
-  int month = 7;
-  int day = 26;
-};
 
 /// What a template is rendered with.
 struct ChatInput {
@@ -28,7 +21,9 @@ struct ChatInput {
   bool add_generation_prompt = false;
   /// Special tokens (`bos_token`, `eos_token`) and arguments of the template.
   std::vector<std::pair<std::string, Value>> variables;
-  Date date;
+  /// That `strftime_now` gives, at midnight: a text that does not change from day to day gives the
+  /// same tokens in every run.
+  Day date = {};
 };
 
 struct Template;

@@ -110,7 +110,7 @@ ChatRenderer::Turns ChatRenderer::turns_of(const Text& text, std::size_t message
 }
 
 ChatRenderer::ChatRenderer(ChatTemplate chat_template, std::vector<std::string> special_tokens,
-                           std::vector<std::pair<std::string, Value>> variables, Date date,
+                           std::vector<std::pair<std::string, Value>> variables, Day date,
                            const RenderLimits& limits)
     : template_(std::move(chat_template)),
       special_tokens_(std::move(special_tokens)),

@@ -39,7 +39,7 @@ class ChatRenderer {
   /// `special_tokens`: texts of the tokenizer's special tokens. `variables`: bos_token and the
   /// like, and arguments of the template.
   ChatRenderer(ChatTemplate chat_template, std::vector<std::string> special_tokens,
-               std::vector<std::pair<std::string, Value>> variables, Date date = {},
+               std::vector<std::pair<std::string, Value>> variables, Day date = {},
                const RenderLimits& limits = {});
 
   /// Error{data}: the template's refusal. Tool calls are given with their arguments as objects, and
@@ -78,7 +78,7 @@ class ChatRenderer {
   ChatTemplate template_;
   std::vector<std::string> special_tokens_;
   std::vector<std::pair<std::string, Value>> variables_;
-  Date date_;
+  Day date_;
   RenderLimits limits_;
   std::string end_;      ///< what follows every answer, up to its last special token
   std::string opening_;  ///< of an assistant's turn, from its first special token on

@@ -46,6 +46,11 @@ void note_training(const DataConfig& data, const OpenSplit& open, ProgressSink& 
         "are text; first {}",
         with_commas(summary.special_texts),
         describe_record(data, open.sources, summary, summary.special_record)));
+  if (summary.shortened > 0)
+    progress.note(fmt::format(
+        "data: {} chats are without their oldest turns, to fit data.sequence ({}); first {}",
+        with_commas(summary.shortened), data.sequence,
+        describe_record(data, open.sources, summary, summary.shortened_record)));
   if (data.loss == LossOn::all) return;
   constexpr std::size_t kLooked = 1000;
   constexpr double kFew = 0.01;

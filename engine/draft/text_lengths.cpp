@@ -29,8 +29,8 @@ std::int64_t tokens_of(const text::Encoder& encoder, const text::Record& record,
                        std::string& problem) {
   std::vector<std::uint32_t> tokens;
   if (encoder.append_chat) {
-    text::EncodedChat encoded;
-    problem = encoder.append_chat(record.prompt, tokens, encoded);
+    std::vector<text::EncodedChat> samples;  // one: drafts split no chats
+    problem = encoder.append_chat(record.prompt, tokens, samples);
     return std::ssize(tokens);
   }
   tokens = encoder.begin;

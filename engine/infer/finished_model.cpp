@@ -5,7 +5,6 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/infer/adapter_settings.h"
 #include "engine/infer/saved_weights.h"
 #include "engine/models/family.h"
 #include "engine/models/peft.h"
@@ -59,41 +59,6 @@ void load_states(Model& model,
                                    : at::full(state->part.shape, state->initial, state->type);
     state->value = host.to(device);
   }
-}
-
-/// What adapter_config.json says that open_adapter() is asked for.
-LoraConfig lora_of(const fs::path& folder) {
-  const fs::path file = folder / "adapter_config.json";
-  if (path_kind(file.string()) != PathKind::file)
-    throw Error(ErrorKind::usage, fmt::format("{} has no adapter_config.json", folder.string()),
-                "--adapter takes the folder of a PEFT adapter, as `dstrain checkpoint export` or "
-                "save_pretrained writes it");
-  const nlohmann::json json = parse_json(read_file(file), file.string());
-  const auto names = [&](const char* key) {
-    std::vector<std::string> list;
-    const auto found = json.find(key);
-    if (found == json.end() || found->is_null()) return list;
-    if (!found->is_array() ||
-        !std::ranges::all_of(*found, [](const nlohmann::json& name) { return name.is_string(); }))
-      throw Error(ErrorKind::data,
-                  fmt::format("{}: {} is {}", file.string(), key, shown_json(*found)),
-                  "a list of names of modules is supported");
-    for (const nlohmann::json& name : *found) list.push_back(name.get<std::string>());
-    return list;
-  };
-  LoraConfig config;
-  const auto rank = json.find("r"), alpha = json.find("lora_alpha");
-  if (rank == json.end() || !rank->is_number_integer() || alpha == json.end() ||
-      !alpha->is_number())
-    throw Error(ErrorKind::data, fmt::format("{}: r and lora_alpha are no numbers", file.string()));
-  config.rank = rank->get<int>();
-  config.alpha = alpha->get<double>();
-  const auto rslora = json.find("use_rslora");
-  config.rslora = rslora != json.end() && *rslora == true;
-  config.targets = names("target_modules");
-  config.also_train = names("modules_to_save");
-  config.weights = folder.string();
-  return config;
 }
 
 /// max_position_embeddings or n_positions of config.json.
@@ -153,10 +118,23 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
       .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
   require_modality(found.model, options, found.what);
   if (options.modality == Modality::images) require_classifier(folder, found.model);
-  if (!options.adapter.empty()) recipe.lora = lora_of(options.adapter);
-  Model whole = make_trainable_model(recipe, inputs);
+  std::optional<Model> made;
+  const auto make = [&] { made = make_trainable_model(recipe, inputs); };
+  const bool has_adapter = !options.adapter.empty();
+  if (has_adapter) {
+    recipe.lora = adapter_settings(options.adapter, found.model);
+    read_adapter(options.adapter, make);
+  } else {
+    make();
+  }
+  Model& whole = *made;
   std::vector<std::string> notes;
-  const std::unique_ptr<WeightSource> source = first_weights(recipe, whole, notes);
+  std::unique_ptr<WeightSource> source = first_weights(recipe, whole, notes);
+  if (has_adapter) {
+    read_adapter(options.adapter, [&] {
+      source = open_adapter(options.adapter, whole, recipe.lora, std::move(source));
+    });
+  }
   const TensorReader read = [&](const Piece& part) {
     if (auto values = read_tensor(*source, whole, part)) return *std::move(values);
     throw Error(ErrorKind::internal, "no tensor " + part.name);

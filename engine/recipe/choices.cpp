@@ -195,6 +195,9 @@ constexpr Choice kBestMetrics[] = {
 };
 constexpr Choice kTooLong[] = {
     choice(TooLong::truncate, "truncate", "its end is cut off"),
+    choice(TooLong::turns, "turns",
+           "of a chat the oldest turns behind the system message are taken away; what still does "
+           "not fit is left out and counted"),
     choice(TooLong::skip, "skip", "it is left out and counted"),
     choice(TooLong::stop, "stop", "the run ends and names it"),
 };

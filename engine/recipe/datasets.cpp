@@ -55,7 +55,8 @@ constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
 constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
-constexpr Paths kChatPaths[] = {"data.template", "data.template_args"};
+constexpr Paths kChatPaths[] = {"data.template", "data.template_args", "data.chat_date",
+                                "data.split_turns"};
 constexpr DataKeys kChatKeys = {kChatPaths, text, "only data.name chat has it, here it is {}"};
 
 constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,     &kImageKeys,  &kSquareKeys,

@@ -118,6 +118,14 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("template_args", c.template_args,
           {.text = "NAME=VALUE for the template (chat), such as enable_thinking=false; a VALUE that "
                    "is JSON is taken as such."});
+  v.field("chat_date", c.chat_date,
+          {.text = "The day that a template sees as date_string and by strftime_now (chat), such as "
+                   "26 Jul 2024 or 2024-07-26. Empty: strftime_now gives 26 Jul 2024, so that tokens "
+                   "do not change from day to day, and date_string is not set."});
+  v.field("split_turns", c.split_turns,
+          {.text = "Makes a sample of each answer of a chat, with what stands before it (chat), as "
+                   "the model is asked: templates such as Qwen3's leave thoughts out of earlier "
+                   "turns."});
   v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
   v.field("bad_record", c.bad_record,
           {.text = "What becomes of a record or an image that cannot be used."});

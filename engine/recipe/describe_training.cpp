@@ -162,7 +162,8 @@ void describe(RunConfig& c, Visitor& v) {
   v.field("evaluate", c.evaluate, {.text = "How often the test split is evaluated."});
   v.field("generate", c.generate,
           {.text = "Answers to test samples that are written out and scored after each evaluation "
-                   "(text).",
+                   "(text). Where each rank has all weights whole they are dealt over ranks, and a "
+                   "token costs one row; else it costs a pass over the whole sample.",
            .unit = "samples",
            .min = 0,
            .max = 1024});

@@ -75,7 +75,7 @@ enum class DatasetName {
   random
 };
 enum class LossOn { all, response, assistant };
-enum class TooLong { truncate, skip, stop };
+enum class TooLong { truncate, turns, skip, stop };
 enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
 
@@ -184,6 +184,8 @@ struct DataConfig {
   std::string response;  ///< template of jsonl
   std::string template_file;               ///< Jinja of chats; empty: the tokenizer's own
   std::vector<std::string> template_args;  ///< "NAME=VALUE" for it
+  std::string chat_date;     ///< the day that templates see; empty: 26 Jul 2024
+  bool split_turns = false;  ///< a sample of each answer of a chat
   TooLong too_long = TooLong::truncate;
   BadRecord bad_record = BadRecord::skip;
   double test_share = 0.01;  ///< of the samples, where the data set has no test split

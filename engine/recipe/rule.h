@@ -51,4 +51,7 @@ struct Rule {
 /// Those of image data.
 [[nodiscard]] std::span<const Rule> image_rules();
 
+/// Those of chats.
+[[nodiscard]] std::span<const Rule> text_rules();
+
 }  // namespace dstrain

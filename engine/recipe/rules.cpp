@@ -540,6 +540,7 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   check(rules());
   check(precision_rules());
   check(image_rules());
+  check(text_rules());
   check(training_rules());
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {

@@ -104,10 +104,10 @@ TEST_CASE("what is wrong with a record is said with its message", "[chat]") {
         "message 1: the role 'critic' is unknown; there are system, developer, user, assistant and "
         "tool");
   CHECK(mistake(R"({"messages": [{"role": "user", "content": 5}]})") ==
-        "message 1 (user): the content is a int, not a text or a list of parts");
+        "message 1 (user): the content is of type int, not a text or a list of parts");
   CHECK(mistake(R"({"messages": [{"role": "user"}]})") == "message 1 (user) has no content");
   CHECK(mistake(R"({"messages": [{"role": "user", "content": [1]}]})") ==
-        "message 1 (user): a part of the content is a int");
+        "message 1 (user): a part of the content is of type int");
   CHECK(mistake(R"({"messages": [{"role": "assistant", "content": "a", "weight": 2}]})") ==
         "message 1 (assistant): 'weight' is neither 0 nor 1");
   CHECK(mistake(R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f",

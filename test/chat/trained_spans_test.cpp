@@ -172,6 +172,32 @@ TEST_CASE("turns are left out by weight and train, and all but the last by the l
   CHECK(trained("qwen2_5_training", with(R"("weight": 0)")) == "[\nd<|im_end|>\n]");
 }
 
+TEST_CASE("a chat without its first turns is as one that was read so", "[chat]") {
+  const auto record = [](std::string_view turns) {
+    return fmt::format(R"({{"messages": [{{"role": "system", "content": "s"}}{}]}})", turns);
+  };
+  constexpr std::string_view kFirst =
+      R"(, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})";
+  constexpr std::string_view kRest =
+      R"(, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 0},
+      {"role": "user", "content": "e"}, {"role": "assistant", "content": "f"})";
+  const auto read = [](const std::string& text) {
+    return read_chat(read_json_value(text, line_and_column(text, "r")), ChatFormat::messages);
+  };
+  const Conversation whole = read(record(std::string(kFirst) + std::string(kRest)));
+  const Conversation rest = read(record(kRest));
+  for (const Golden::Case& one : golden().cases) {
+    if (one.name != "qwen2_5" && one.name != "llama3") continue;
+    const ChatRenderer renderer = renderer_of(one);
+    const RenderedChat found = renderer.render(without_messages(whole, 1, 2), TrainedTurns::all);
+    const RenderedChat wanted = renderer.render(rest, TrainedTurns::all);
+    CHECK(found.text.bytes() == wanted.text.bytes());
+    CHECK(found.spans == wanted.spans);
+    CHECK(found.spans.size() == 1);
+    CHECK(renderer.render(beginning_of(whole, 3), TrainedTurns::last).spans.size() == 1);
+  }
+}
+
 TEST_CASE("a chat of 4,000 messages takes no quadratic time", "[chat]") {
   std::string record = R"({"messages": [)";
   for (int i = 0; i < 4000; ++i)

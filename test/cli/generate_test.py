@@ -3,66 +3,16 @@ ends of answers, samples, adapters, runs; and what it refuses. Leaves with 77 wh
 import json
 import os
 import pathlib
-import random
 import re
 import subprocess
 import tempfile
 
 from support import DSTRAIN
-from text_files import write_tokenizer
+from hf_models import FAMILIES, answers_of_transformers, make_texts, write_model
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    from transformers import (AutoModelForCausalLM, AutoTokenizer, BloomConfig, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config)
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    raise SystemExit(77)
-
-SIZES = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=400,
-             max_position_embeddings=512)
-LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
-FAMILIES = {
-    "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
-    "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
-    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
-    "llama": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
-    "qwen2_moe": Qwen2MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
-                                decoder_sparse_step=1),
-}
-WORDS = "the cat sat on a mat and seven times eight is fifty six or so they said".split()
 TOKENS = 64
-
-
-def make_texts(count):
-    choose = random.Random(7)
-    return [" ".join(choose.choice(WORDS) for _ in range(choose.randint(3, 12))) for _ in range(count)]
-
-
-def write_model(folder, config, qwen):
-    write_tokenizer(folder, make_texts(400), qwen)
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            spread = torch.randn_like(parameter) * 0.2
-            norm = "norm" in name or "ln_f" in name
-            parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
-    model.generation_config.eos_token_id = None
-    model.save_pretrained(folder)
-    return model
-
-
-def answers_of_transformers(model, tokenizer, prompts, end, tokens=TOKENS, **how):
-    answers = []
-    for prompt in prompts:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, eos_token_id=end,
-                              pad_token_id=end, **how)[0, ids.shape[1]:].tolist()
-        stopped = made[-1] == end
-        answers.append((tokenizer.decode(made[:-1] if stopped else made, skip_special_tokens=True), len(made), "stop" if stopped else "length"))
-    return answers
 
 
 def run(*words, code=0, where=None):
@@ -90,7 +40,7 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = scratch / name
         model = write_model(folder, config, qwen=not name.startswith("bloom"))
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        wanted = answers_of_transformers(model, tokenizer, prompts, tokenizer.eos_token_id)
+        wanted = answers_of_transformers(model, tokenizer, prompts, tokenizer.eos_token_id, TOKENS)
         for how in ((), ("--batch", 3), ("--ranks", 3, "--batch", 2)) if name in ("bloom6", "qwen2") else ((),):
             lines = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, *how))
             assert [line["id"] for line in lines] == [f"p{i}" for i in range(7)] and [line["prompt"] for line in lines] == prompts
@@ -102,7 +52,7 @@ with tempfile.TemporaryDirectory() as scratch:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     end = tokenizer.eos_token_id
     # A penalty, as transformers has it.
-    wanted = answers_of_transformers(model, tokenizer, prompts, end, repetition_penalty=1.3)
+    wanted = answers_of_transformers(model, tokenizer, prompts, end, TOKENS, repetition_penalty=1.3)
     found = lines_of(run(folder, "--prompts", file, "--raw", "--tokens", TOKENS, "--repetition-penalty", 1.3))
     assert [(line["answer"], line["tokens"], line["ended"]) for line in found] == wanted, (found, wanted)
 
@@ -173,7 +123,18 @@ with tempfile.TemporaryDirectory() as scratch:
     found = lines_of(run(folder, "--prompts", scratch / "chats.jsonl", "--tokens", 20))
     assert [(line["answer"], line["ended"]) for line in found] == [(wanted["answer"], wanted["ended"])] * 2, (found, wanted)
     assert "is a chat" in run(folder, "--prompts", scratch / "chats.jsonl", "--raw", code=65)
+    # So are lists of messages as prompts, and one list of all; a chat that ends with an answer is noted.
+    (scratch / "list.json").write_text(json.dumps([{"id": "x", "prompt": turns}, {"messages": turns[:3]}], indent=1))
+    done = subprocess.run([DSTRAIN, "generate", folder, "--prompts", scratch / "list.json", "--tokens", "20", "--cpu"], capture_output=True, text=True)
+    found = lines_of(done.stdout)
+    assert [line["id"] for line in found] == ["x", 2] and found[0]["answer"] == wanted["answer"], found
+    assert "1 of 2 chats end with an answer, to which the model adds one more; first 2" in done.stderr, done.stderr
+    (scratch / "spread.jsonl").write_text(json.dumps({"messages": turns}, indent=1))
+    assert "each in one line, or a list of them" in run(folder, "--prompts", scratch / "spread.jsonl", code=65)
     (scratch / "bad.jsonl").write_text('{"messages": [{"role": "wizard", "content": "a"}]}\n')
+    (folder / "chat_template.jinja").write_text("{% if messages|length > 1 %}{{ raise_exception('too long') }}{% endif %}")
+    told = run(folder, "--prompts", scratch / "list.json", code=65)
+    assert 'prompt "x": ' in told and "the template refuses the chat: too long" in told and "--raw takes prompts as they are" in told, told
     assert "bad.jsonl:1: " in run(folder, "--prompts", scratch / "bad.jsonl", code=65)
     (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
     assert "chat template" in run(folder, "--prompt", "a", code=65)
@@ -217,6 +178,7 @@ run:       {{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, chec
         (folder, "--prompt", "a", "--prompts", file): "exclude each other",
         (folder, "--prompt", "a", "--top-k", "5"): "--temperature 0 takes the most likely",
         (folder, "--prompt", "", "--raw"): "has no token",
+        (folder, "--prompt", "a", "--stop", ""): "end every answer at once",
         (scratch / "nothing", "--prompt", "a"): "nothing",
         (scratch, "--prompt", "a"): "checkpoint",
         (folder, "--prompt", "a", "--adapter", folder): "adapter_config.json",

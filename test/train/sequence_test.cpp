@@ -183,6 +183,27 @@ TEST_CASE("an answer follows the whole prompt, however long it may become", "[tr
   for (std::size_t i = 0; i < brief.size(); ++i) CHECK(whole[i].starts_with(brief[i]));
 }
 
+TEST_CASE("answers are the same where ranks hold all weights and share the samples, or hold parts",
+          "[train][parity][text]") {
+  const test::TempDir folder;
+  write_data(folder);
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m");
+  const auto answers = [&](int ranks, Overrides all) {
+    all.insert(all.end(), {"run.generate=7", "run.generate_tokens=12", "lora.rank=2"});
+    return run(recipe_of(folder, model, all), ranks).answers;
+  };
+  const std::vector<std::string> expected = answers(1, {});
+  CHECK(expected.size() == 7);
+  for (const Overrides& all : std::vector<Overrides>{{"parallel.zero.stage=0"},
+                                                     {"parallel.zero.stage=1", "ema.decay=0.5"},
+                                                     {"parallel.zero.stage=2"},
+                                                     {"parallel.zero.stage=3"},
+                                                     {"parallel.tensor=2"}}) {
+    CAPTURE(all);
+    CHECK(answers(2, all) == expected);
+  }
+}
+
 TEST_CASE("prompts that fill the sequence are left out, and those with little room counted",
           "[train][text]") {
   const auto samples = [](const std::vector<std::size_t>& lengths) {

@@ -17,13 +17,13 @@ void make_chat_encoder(Encoder& encoder, const DataConfig& data,
                        const std::shared_ptr<const Tokenizer>& tokenizer,
                        const std::filesystem::path& file);
 
-/// What the template adds to the key of tokens: its file's content and its arguments.
+/// What template, its arguments and how chats become samples add to the key of tokens.
 [[nodiscard]] std::string chat_key(const DataConfig& data, const std::filesystem::path& tokenizer,
                                    const std::filesystem::path& memory);
 
 /// Writes into the folder of an exported model what its chats need: chat_template.jinja where
-/// data.template says it, and in generation_config.json the tokens that close an answer beside those
-/// that are there.
+/// data.template says it, and in generation_config.json the tokens that close an answer beside
+/// those that are there.
 void write_chat_files(const DataConfig& data, const std::string& model_weights,
                       const std::filesystem::path& folder);
 

@@ -6,13 +6,21 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/day.h"
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/chat/json_reader.h"
 
 namespace dstrain {
 
 namespace {
+
+constexpr std::string_view kChatMlTemplate =
+    "{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
+    "}}{%- endif %}";
+constexpr std::uint64_t kMaxTemplateBytes = std::uint64_t{1} << 20;
 
 /// "NAME=VALUE" of data.template_args.
 std::pair<std::string, chat::Value> argument_of(const std::string& text) {
@@ -29,15 +37,38 @@ std::pair<std::string, chat::Value> argument_of(const std::string& text) {
   }
 }
 
-}  // namespace
-
-std::optional<ChatForm> ChatForm::of(const Tokenizer& tokenizer, std::string name) {
-  if (tokenizer.chat_template().empty()) return std::nullopt;
-  return of_text(tokenizer, tokenizer.chat_template(), std::move(name));
+/// data.chat_date; nothing where it is empty.
+std::optional<Day> day_of(const DataConfig& data) {
+  if (data.chat_date.empty()) return std::nullopt;
+  const std::optional<Day> day = parse_day(data.chat_date);
+  if (!day)
+    throw Error(ErrorKind::usage, fmt::format("data.chat_date: '{}' is no day", data.chat_date),
+                "write a day, such as 26 Jul 2024 or 2024-07-26");
+  return day;
 }
 
-ChatForm ChatForm::of_text(const Tokenizer& tokenizer, std::string_view text, std::string name,
-                           const std::vector<std::string>& arguments) {
+}  // namespace
+
+std::optional<std::string> named_template(const DataConfig& data) {
+  if (data.template_file.empty()) return std::nullopt;
+  if (data.template_file == kChatMl) return std::string(kChatMlTemplate);
+  return read_file(data.template_file, kMaxTemplateBytes);
+}
+
+std::optional<ChatForm> ChatForm::of(const DataConfig& data, const Tokenizer& tokenizer,
+                                     const std::filesystem::path& file) {
+  std::optional<std::string> text = named_template(data);
+  std::string name = data.template_file;
+  if (!text) {
+    if (tokenizer.chat_template().empty()) return std::nullopt;
+    text = tokenizer.chat_template();
+    name = file.string() + ": its chat template";
+  }
+  for (const char* token : {"<|im_start|>", "<|im_end|>"})
+    if (data.template_file == kChatMl && !tokenizer.token_id(token))
+      throw Error(ErrorKind::usage,
+                  fmt::format("data.template: chatml: {} has no token {}", file.string(), token),
+                  "name a Jinja file whose turns end with a token that the tokenizer has");
   std::vector<std::pair<std::string, chat::Value>> variables;
   for (const auto& [key, id] :
        {std::pair{"bos_token", tokenizer.bos()}, std::pair{"eos_token", tokenizer.eos()},
@@ -46,9 +77,12 @@ ChatForm ChatForm::of_text(const Tokenizer& tokenizer, std::string_view text, st
     const std::vector<std::int32_t> one = {*id};
     variables.emplace_back(key, chat::Value::text(tokenizer.decode(one, false)));
   }
-  for (const std::string& argument : arguments) variables.push_back(argument_of(argument));
-  ChatForm form(chat::ChatRenderer(chat::ChatTemplate::parse(text, std::move(name)),
-                                   tokenizer.special_tokens(), std::move(variables)));
+  const std::optional<Day> day = day_of(data);
+  if (day) variables.emplace_back("date_string", chat::Value::text(format_day(*day)));
+  for (const std::string& argument : data.template_args) variables.push_back(argument_of(argument));
+  ChatForm form(chat::ChatRenderer(chat::ChatTemplate::parse(*text, std::move(name)),
+                                   tokenizer.special_tokens(), std::move(variables),
+                                   day.value_or(Day())));
   for (const std::string& token : form.renderer_.stop_tokens()) {
     if (const auto id = tokenizer.token_id(token)) form.stop_tokens_.push_back(*id);
   }
@@ -63,8 +97,9 @@ std::vector<std::int64_t> ChatForm::prompt(const Tokenizer& tokenizer,
   return {ids.begin(), ids.end()};
 }
 
-chat::RenderedChat ChatForm::rendered(const chat::Conversation& chat) const {
-  return renderer_.render(chat, chat::TrainedTurns::all);
+chat::RenderedChat ChatForm::rendered(const chat::Conversation& chat,
+                                      chat::TrainedTurns turns) const {
+  return renderer_.render(chat, turns);
 }
 
 std::vector<ByteRange> plain_ranges(const chat::Text& text, std::size_t begin, std::size_t end) {
@@ -73,9 +108,9 @@ std::vector<ByteRange> plain_ranges(const chat::Text& text, std::size_t begin, s
   for (const chat::Text::Run& run : text.runs()) {
     const ByteRange own{.begin = std::max(at, begin), .end = std::min(run.end, end)};
     at = run.end;
-    const bool written = run.source.origin == chat::Origin::written ||
-                         (run.source.origin == chat::Origin::message &&
-                          run.source.field == chat::Field::role);
+    const bool written =
+        run.source.origin == chat::Origin::written ||
+        (run.source.origin == chat::Origin::message && run.source.field == chat::Field::role);
     if (written || own.begin >= own.end) continue;
     if (!ranges.empty() && ranges.back().end == own.begin - begin)
       ranges.back().end = own.end - begin;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,27 +10,27 @@
 #include "engine/chat/conversation.h"
 #include "engine/chat/trained_spans.h"
 #include "engine/data/tokenizer/tokenizer.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 
 /// A chat template with the tokens that it uses.
 class ChatForm {
  public:
-  /// The tokenizer's own; nothing where it has none. Error{data}: the template is not supported;
-  /// `name` is what it is called.
-  [[nodiscard]] static std::optional<ChatForm> of(const Tokenizer& tokenizer, std::string name);
-  /// The Jinja `text`. `arguments`: "NAME=VALUE" for it, a VALUE that is JSON as such. Error{usage}
-  /// for other arguments.
-  [[nodiscard]] static ChatForm of_text(const Tokenizer& tokenizer, std::string_view text,
-                                        std::string name,
-                                        const std::vector<std::string>& arguments = {});
+  /// The template that `data` names, else the tokenizer's own; nothing where there is none. `file`
+  /// is the tokenizer's. Error{data}: the template is not supported; Error{usage}: data.template,
+  /// data.template_args or data.chat_date is no such thing.
+  [[nodiscard]] static std::optional<ChatForm> of(const DataConfig& data,
+                                                  const Tokenizer& tokenizer,
+                                                  const std::filesystem::path& file);
 
   /// Tokens of the chat up to where the model answers; what messages say holds no special ones.
   /// Error{data}: the template's refusal.
   [[nodiscard]] std::vector<std::int64_t> prompt(const Tokenizer& tokenizer,
                                                  const chat::Conversation& chat) const;
-  /// The chat and what of it is trained: all answers.
-  [[nodiscard]] chat::RenderedChat rendered(const chat::Conversation& chat) const;
+  /// The chat and what of it is trained.
+  [[nodiscard]] chat::RenderedChat rendered(const chat::Conversation& chat,
+                                            chat::TrainedTurns turns) const;
   /// What closes an answer.
   [[nodiscard]] const std::vector<std::int64_t>& stop_tokens() const { return stop_tokens_; }
 
@@ -39,6 +40,11 @@ class ChatForm {
   chat::ChatRenderer renderer_;
   std::vector<std::int64_t> stop_tokens_;
 };
+
+/// The Jinja text that data.template names; nothing where it names none.
+[[nodiscard]] std::optional<std::string> named_template(const DataConfig& data);
+/// data.template for the form of OpenAI's ChatML, which base models such as Qwen's have tokens for.
+inline constexpr std::string_view kChatMl = "chatml";
 
 /// Bytes of a rendered chat in which special tokens are text: what messages, tools and documents
 /// say, roles left out.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -11,8 +12,11 @@ namespace dstrain::text {
 /// Added to the tokens of a chat that the model is trained to say; no vocabulary is that large.
 inline constexpr std::uint32_t kTrainedMark = std::uint32_t{1} << 31;
 
+/// One sample of a chat.
 struct EncodedChat {
+  std::size_t end = 0;             ///< of its tokens, among all that were appended to
   std::uint32_t last_answer = 0;   ///< its first token
+  bool shortened = false;          ///< its oldest turns are gone
   std::uint64_t group = 0;         ///< as of TokenFile::Sample
   std::int64_t special_texts = 0;  ///< special tokens in what messages say, which stay text
 };
@@ -21,10 +25,10 @@ struct EncodedChat {
 struct Encoder {
   /// Appends the tokens of `text`, special ones by their names; several threads call it at once.
   std::function<void(std::string_view text, std::vector<std::uint32_t>& tokens)> append;
-  /// The same of a chat, with marks; returns why its record cannot be used. Null: records are
-  /// texts.
+  /// The same of a chat, with marks, and its samples, one or more; returns why its record cannot be
+  /// used. Null: records are texts.
   std::function<std::string(std::string_view json, std::vector<std::uint32_t>& tokens,
-                            EncodedChat& encoded)>
+                            std::vector<EncodedChat>& samples)>
       append_chat;
   std::int64_t vocab_size = 0;       ///< above every token
   std::vector<std::uint32_t> begin;  ///< opens each sample

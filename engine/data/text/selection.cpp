@@ -85,7 +85,7 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
         throw Error(ErrorKind::data, what(),
                     "raise data.sequence, or set data.too_long to truncate or skip");
       }
-      if (data.too_long == TooLong::skip || no_response) {
+      if (data.too_long != TooLong::truncate || no_response) {
         if (selection.first_left_out.empty()) selection.first_left_out = what();
         ++selection.too_long;
         continue;

@@ -24,7 +24,7 @@ OpenSplit open_split(const DataConfig& data, bool test, const EncoderSource& enc
     throw Error(ErrorKind::data,
                 fmt::format("{}: no sample is left in the {} split{}", data.path, name,
                             left_out_text(selection)),
-                part == Part::whole
+                part == Part::whole || selection.too_long + selection.unused > 0
                     ? "fix the records, or raise data.sequence"
                     : "the files have no test split of their own: data.test_share of the samples "
                       "become one, and those with the same prompt stay together");

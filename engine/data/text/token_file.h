@@ -47,9 +47,11 @@ struct TokenFileSummary {
   std::uint32_t end = 0;          ///< token that closes a sample
   std::uint32_t highest = 0;      ///< token of a sample
   std::int64_t highest_record = 0;
-  bool marked = false;             ///< tokens have kTrainedMark where they are trained
-  std::int64_t special_texts = 0;  ///< records with special tokens in what messages say
-  std::int64_t special_record = 0; ///< the first of them
+  bool marked = false;                ///< tokens have kTrainedMark where they are trained
+  std::int64_t special_texts = 0;     ///< records with special tokens in what messages say
+  std::int64_t special_record = 0;    ///< the first of them
+  std::int64_t shortened = 0;         ///< records without their oldest turns
+  std::int64_t shortened_record = 0;  ///< the first of them
   bool operator==(const TokenFileSummary&) const = default;
 };
 

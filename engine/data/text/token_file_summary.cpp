@@ -11,17 +11,19 @@ using Json = nlohmann::json;
 std::string format_summary(const TokenFileSummary& s) {
   Json problems = Json::array();
   for (const Problem& p : s.problems) problems.push_back({{"record", p.record}, {"text", p.text}});
-  const Json json = {{"first_records", s.first_records},
-                     {"num_records", s.num_records},
-                     {"num_problems", s.num_problems},
-                     {"problems", problems},
-                     {"pad", s.pad},
-                     {"end", s.end},
-                     {"highest", s.highest},
-                     {"highest_record", s.highest_record},
-                     {"marked", s.marked},
-                     {"special_texts", s.special_texts},
-                     {"special_record", s.special_record}};
+  Json json = {{"first_records", s.first_records},
+               {"num_records", s.num_records},
+               {"num_problems", s.num_problems},
+               {"problems", problems},
+               {"pad", s.pad},
+               {"end", s.end},
+               {"highest", s.highest},
+               {"highest_record", s.highest_record},
+               {"marked", s.marked},
+               {"special_texts", s.special_texts},
+               {"special_record", s.special_record}};
+  if (s.shortened > 0)
+    json.update({{"shortened", s.shortened}, {"shortened_record", s.shortened_record}});
   return json_text(json);
 }
 
@@ -41,6 +43,8 @@ bool parse_summary(std::string_view text, TokenFileSummary& s) {
     json.at("marked").get_to(s.marked);
     json.at("special_texts").get_to(s.special_texts);
     json.at("special_record").get_to(s.special_record);
+    s.shortened = json.value("shortened", std::int64_t{0});
+    s.shortened_record = json.value("shortened_record", std::int64_t{0});
     return true;
   } catch (const Json::exception&) {
     return false;

@@ -40,9 +40,11 @@ std::size_t num_cores() {
 struct Batch {
   std::vector<Record> records;
   std::size_t bytes = 0;
-  std::vector<std::uint32_t> tokens;       ///< of all records
-  std::vector<TokenFile::Sample> samples;  ///< one per record; `end` counts in `tokens`
-  std::vector<std::int64_t> special_texts; ///< numbers of records with special tokens as text
+  std::vector<std::uint32_t> tokens;  ///< of all records
+  /// Of each record as many as it gives; `end` counts in `tokens`, `record` in `records`.
+  std::vector<TokenFile::Sample> samples;
+  std::vector<std::int64_t> shortened;      ///< numbers of records that lost turns
+  std::vector<std::int64_t> special_texts;  ///< numbers of records with special tokens as text
   bool encoded = false;
 };
 
@@ -140,18 +142,29 @@ class Pipeline {
   }
 
   void encode(Batch& batch) const {
-    for (Record& record : batch.records) {
-      TokenFile::Sample sample;
-      if (record.problem.empty() && encoder_.append_chat) {
-        const std::size_t first = batch.tokens.size();
-        EncodedChat encoded;
+    for (std::size_t r = 0; r < batch.records.size(); ++r) {
+      Record& record = batch.records[r];
+      if (!record.problem.empty()) continue;
+      TokenFile::Sample sample{.record = static_cast<std::uint32_t>(r)};
+      const std::size_t first = batch.tokens.size();
+      if (encoder_.append_chat) {
+        std::vector<EncodedChat> encoded;
         record.problem = encoder_.append_chat(record.prompt, batch.tokens, encoded);
-        if (!record.problem.empty()) batch.tokens.resize(first);
-        sample.response = encoded.last_answer;
-        sample.group = encoded.group;
-        if (encoded.special_texts > 0) batch.special_texts.push_back(record.number);
-      } else if (record.problem.empty()) {
-        const std::size_t first = batch.tokens.size();
+        if (!record.problem.empty()) {
+          batch.tokens.resize(first);
+          continue;
+        }
+        for (const EncodedChat& one : encoded) {
+          sample.end = one.end;
+          sample.response = one.last_answer;
+          sample.group = one.group;
+          batch.samples.push_back(sample);
+        }
+        if (std::ranges::any_of(encoded, [](const auto& one) { return one.special_texts > 0; }))
+          batch.special_texts.push_back(record.number);
+        if (std::ranges::any_of(encoded, &EncodedChat::shortened))
+          batch.shortened.push_back(record.number);
+      } else {
         batch.tokens.insert(batch.tokens.end(), encoder_.begin.begin(), encoder_.begin.end());
         encoder_.append(record.prompt, batch.tokens);
         sample.response = static_cast<std::uint32_t>(batch.tokens.size() - first);
@@ -160,9 +173,9 @@ class Pipeline {
           batch.tokens.push_back(encoder_.end);
         }
         sample.group = hash64(record.group);
+        sample.end = batch.tokens.size();
+        batch.samples.push_back(sample);
       }
-      sample.end = batch.tokens.size();
-      batch.samples.push_back(sample);
     }
   }
 
@@ -187,14 +200,19 @@ class Pipeline {
       if (summary_.special_texts++ == 0)
         summary_.special_record = summary_.first_records.back() + number - 1;
     }
+    for (const std::int64_t number : batch.shortened) {
+      if (summary_.shortened++ == 0)
+        summary_.shortened_record = summary_.first_records.back() + number - 1;
+    }
+    std::size_t next = 0;
     for (std::size_t i = 0; i < batch.records.size(); ++i) {
       const Record& record = batch.records[i];
-      TokenFile::Sample sample = batch.samples[i];
-      const auto tokens = std::span(batch.tokens).subspan(begin, sample.end - begin);
-      begin = sample.end;
       const std::int64_t number = summary_.first_records.back() + record.number - 1;
       summary_.num_records = number + 1;
-      if (record.problem.empty()) {
+      for (; next < batch.samples.size() && batch.samples[next].record == i; ++next) {
+        TokenFile::Sample sample = batch.samples[next];
+        const auto tokens = std::span(batch.tokens).subspan(begin, sample.end - begin);
+        begin = sample.end;
         sample.record = static_cast<std::uint32_t>(number);
         writer_.add(tokens, sample);
         const std::uint32_t highest = highest_of(tokens);
@@ -202,8 +220,8 @@ class Pipeline {
           summary_.highest = highest;
           summary_.highest_record = number;
         }
-        continue;
       }
+      if (record.problem.empty()) continue;
       ++summary_.num_problems;
       if (summary_.problems.size() < kProblemsKept) {
         summary_.problems.push_back({.record = number, .text = record.problem});

@@ -104,6 +104,12 @@ AnswerFigures mean_figures(const std::vector<GeneratedAnswer>& answers) {
   return means.means();
 }
 
+void pass_of_nothing(Executor& executor, const GenerateOptions& options) {
+  at::Tensor last;
+  const Batch batch = batch_of({}, options, last);
+  static_cast<void>(executor.next_tokens(batch, last));
+}
+
 std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
                                       const std::vector<TextQuestion>& samples,
                                       const Tokenizer& tokenizer, const GenerateOptions& options) {

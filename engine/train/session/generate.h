@@ -36,6 +36,9 @@ struct GeneratedAnswer {
 [[nodiscard]] std::string keep_answerable(std::vector<TextQuestion>& samples, std::int64_t sequence,
                                           int most_tokens);
 
+/// A pass over padding: each rank then has what others have updated. Collective.
+void pass_of_nothing(Executor& executor, const GenerateOptions& options);
+
 /// Answers to `samples`, token by token, always the most likely one; each pass reads the whole
 /// sequence. A prompt stands whole, with room behind it; an answer ends where the sequence ends.
 /// Every rank of `ranks` makes the same

@@ -216,6 +216,12 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);
+  if (prompts_.empty()) return;
+  keeps_keys_ = has_whole_weights();
+  if (!keeps_keys_)
+    notes_.emplace_back(
+        "run.generate: weights are not whole on a rank, or products are in 8 bits, so each token of "
+        "an answer is a pass over whole samples; `dstrain generate RUN --test N` answers faster");
 }
 
 /// What this rank is planned to hold fits its device, or memory.limit. On a CPU that the recipe

@@ -107,6 +107,8 @@ class Session {
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
   /// Rank of the world; it has the last block.
   [[nodiscard]] int first_rank_with_head() const;
+  /// Whether every rank holds all parameters where they rest, as blocks read them.
+  [[nodiscard]] bool has_whole_weights() const;
   /// Tensors of the model without parts of ranks: file names and shapes.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> whole_tensors() const;
   void compare_programs(const World& world, RankRecordFile& record);
@@ -131,7 +133,8 @@ class Session {
   std::unique_ptr<Feeder> feeder_;
   std::int64_t next_step_ = 0;
   bool rehearsed_ = false;
-  bool answered_ = false;  ///< generate has run
+  bool answered_ = false;    ///< generate has run
+  bool keeps_keys_ = false;  ///< answers come from cached_answers()
 };
 
 }  // namespace dstrain

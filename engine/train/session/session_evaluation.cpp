@@ -2,6 +2,8 @@
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
+#include "engine/train/execute/compute_type.h"
+#include "engine/train/session/cached_answers.h"
 #include "engine/train/session/session.h"
 
 /// What a session does with the test split.
@@ -45,16 +47,34 @@ int Session::first_rank_with_head() const {
   return stages.rank_of(last) * (strategy_->mesh.world_size() / stages.ranks());
 }
 
+bool Session::has_whole_weights() const {
+  const Degrees degrees = mesh_degrees(recipe_.parallel, strategy_->mesh.world_size());
+  if (degrees.pipeline * degrees.tensor * degrees.sequence * degrees.expert > 1) return false;
+  for (int group = 0; group < static_cast<int>(groups_.size()); ++group)
+    if (!states_->resident_parameters(group).defined()) return false;
+  return recipe_.precision.compute != ComputeType::fp8;
+}
+
 std::vector<GeneratedAnswer> Session::generate() {
   if (prompts_.empty()) return {};
-  return dstrain::generate(*executor_, communicators_.at(kWorldChannel), prompts_, *tokenizer_,
-                           {.device = device_.device,
-                            .speaker = first_rank_with_head(),
-                            .micro_batch = recipe_.batch.micro,
-                            .sequence = model_.sequence,
-                            .own = own_tokens(),
-                            .most_tokens = recipe_.run.generate_tokens,
-                            .rehearse = rehearsed_ && !std::exchange(answered_, true)});
+  Communicator& world = communicators_.at(kWorldChannel);
+  const GenerateOptions options = {.device = device_.device,
+                                   .speaker = first_rank_with_head(),
+                                   .micro_batch = recipe_.batch.micro,
+                                   .sequence = model_.sequence,
+                                   .own = own_tokens(),
+                                   .most_tokens = recipe_.run.generate_tokens,
+                                   .rehearse = rehearsed_ && !std::exchange(answered_, true)};
+  if (keeps_keys_) {
+    // A pass brings what other ranks have updated.
+    if (world.size() > 1) pass_of_nothing(*executor_, options);
+    executor_->finish_updates();
+    if (auto answers = cached_answers(model_, scalar_type(recipe_.precision.compute), world,
+                                      prompts_, *tokenizer_, options))
+      return *std::move(answers);
+    keeps_keys_ = false;  // on all ranks
+  }
+  return dstrain::generate(*executor_, world, prompts_, *tokenizer_, options);
 }
 
 }  // namespace dstrain
