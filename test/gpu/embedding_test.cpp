@@ -81,7 +81,7 @@ TEST_CASE("GPU: embed_tokens equals that on the CPU and gives nan for unknown to
                      dy = random({777, 64}, type).to(device);
     table.value = table.value.to(device);
     table.gradient = at::full({500, 64}, 9, table.value.options().dtype(at::kFloat));
-    table.gradient_empty = true;
+    table.gradient_state = GradientState::empty;
     const at::Tensor y = ops::embed_tokens(tokens, table);
     y.backward(dy);
     return {y, table.gradient};

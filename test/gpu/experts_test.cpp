@@ -245,7 +245,7 @@ TEST_CASE("GPU: a mixture of experts equals that on the CPU", "[gpu][kernels][ex
     for (Parameter* p : {&gate_up, &down}) {
       p->value = p->value.to(device);
       p->gradient = at::full_like(p->value, 9, at::kFloat);
-      p->gradient_empty = true;
+      p->gradient_state = GradientState::empty;
     }
     const at::Tensor x = test::leaf(random({rows, kWidth}, type).to(device)),
                      weights = test::leaf(random({rows, kChosen}).abs().to(device)),

@@ -41,7 +41,7 @@ TEST_CASE("embed_tokens takes rows by token and adds their gradients up", "[kern
   REQUIRE(far(table.gradient,
               rows_added(at::cat({tokens, tokens}).flatten(), at::cat({dy, dy}), 6)) == "");
   table.gradient.fill_(1e30);
-  table.gradient_empty = true;
+  table.gradient_state = GradientState::empty;
   ops::embed_tokens(tokens, table).backward(dy);
   REQUIRE(far(table.gradient, expected) == "");
 }

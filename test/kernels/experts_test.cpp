@@ -307,7 +307,7 @@ TEST_CASE("gradients of experts add up, and begin with 0 where an expert has no 
   Mixture m(random, 4, at::tensor({3, 0, 3, 0}, at::kInt).view({2, 2}), at::kFloat, false);
   for (Parameter* p : {&m.gate_up, &m.down}) {
     p->gradient.fill_(1e30);
-    p->gradient_empty = true;
+    p->gradient_state = GradientState::empty;
   }
   const at::Tensor first = run(m).dgate_up.clone();
   CHECK(first.narrow(0, 2 * kExpertHidden, 4 * kExpertHidden).eq(0).all().item<bool>());

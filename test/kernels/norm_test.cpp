@@ -74,10 +74,10 @@ TEST_CASE("add_rms_norm's gradients are those of the formula, residual included"
   step();  // gradients add up
   REQUIRE(far(weight.gradient, weight64.grad() * 2, norm.dweight + norm.dweight) == "");
   weight.gradient.fill_(1e30);  // until the buffer is said to hold nothing
-  weight.gradient_empty = true;
+  weight.gradient_state = GradientState::empty;
   step();
   REQUIRE(far(weight.gradient, weight64.grad(), norm.dweight) == "");
-  REQUIRE_FALSE(weight.gradient_empty);
+  REQUIRE(weight.gradient_state == GradientState::added);
 }
 
 TEST_CASE("add_rms_norm works when only one of its results is used", "[kernels]") {
