@@ -11,6 +11,7 @@
 
 #include "engine/kernels/kernels.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 namespace dstrain {

@@ -9,6 +9,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// The kernels around matrix products against their references, and the operators made of both

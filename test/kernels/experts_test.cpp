@@ -19,6 +19,7 @@
 #include "engine/base/index.h"
 #include "engine/comm/thread_world.h"
 #include "engine/kernels/kernels.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"

@@ -9,6 +9,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
