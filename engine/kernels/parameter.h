@@ -27,12 +27,19 @@ struct Fp8Copies {
   std::uint64_t version = 0;  ///< of the value that they were made of
 };
 
+/// How far the sum in a gradient's buffer is.
+enum class GradientState {
+  empty,  ///< it holds nothing yet: the next operator overwrites it instead of adding
+  held,   ///< no operator has added to it since its owner settled it
+  added,
+};
+
 /// Work that adds to gradients, to be run in this order; it holds the tensors that it needs.
 using DeferredWork = std::vector<std::function<void()>>;
 
 /// A weight of a block. It owns no memory: the state store binds `value` and `gradient` to its flat
 /// buffers, and under ZeRO-3 binds `value` anew at each gather. Operators write gradients straight
-/// into `gradient`, adding to what is there.
+/// into `gradient`, by a GradientSink (engine/kernels/gradient_sink.h).
 struct Parameter {
   /// What this rank holds, stacked along dim 0; more than one where files keep apart what we
   /// multiply at once (query, key, value).
@@ -56,10 +63,7 @@ struct Parameter {
   /// `shape`; undefined outside backward and for frozen weights. fp32, or of matrices the compute
   /// dtype (precision.gradients).
   at::Tensor gradient;
-  /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
-  bool gradient_empty = false;
-  /// An operator added to the gradient since the owner of its buffer set this to false.
-  bool gradient_changed = false;
+  GradientState gradient_state = GradientState::held;
   /// Products for the gradients of a matrix, and of the bias with it, are put there in a backward;
   /// null: they run at once.
   DeferredWork* later = nullptr;

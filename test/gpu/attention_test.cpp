@@ -14,6 +14,7 @@
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/plain_attention.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Attention on a GPU against the formula in double, and the kernels around it against their

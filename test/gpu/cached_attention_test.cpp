@@ -13,6 +13,7 @@
 
 #include "engine/kernels/attention/kernels.h"
 #include "engine/kernels/op_support.h"
+#include "test/kernels/reference/reference.h"
 #include "test/support/catch.h"
 
 /// The kernels of attention to a cache against their definition in double.

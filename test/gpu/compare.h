@@ -9,19 +9,12 @@
 
 #include "engine/kernels/gpu.h"
 #include "engine/kernels/op_support.h"
+#include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
 
 /// Kernels against their references: what the tests on a GPU share.
 namespace dstrain::test {
-
-using Tensors = std::vector<at::Tensor>;
-
-inline Tensors clones(const Tensors& tensors, at::Device device) {
-  Tensors copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.clone().to(device));
-  return copies;
-}
 
 inline const void* in(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline void* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
@@ -34,11 +27,6 @@ inline std::vector<at::ScalarType> with_products(std::vector<at::ScalarType> typ
 }
 /// bf16, or fp16 there.
 inline at::ScalarType short_type() { return with_products({at::kBFloat16, at::kHalf}).front(); }
-
-/// The size of a matrix.
-struct RowsSize {
-  std::int64_t rows, dim;
-};
 
 /// Random numbers on the GPU.
 inline at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {

@@ -7,6 +7,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/pool/norm_pool_kernel.h"
 #include "test/gpu/places.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Convolutions of images of three channels, and pools behind norms, against their references.

@@ -10,6 +10,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/pool/kernels.h"
 #include "test/gpu/places.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Kernels of convolutional networks against their references.

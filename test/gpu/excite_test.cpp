@@ -4,6 +4,7 @@
 #include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/excite/kernels.h"
 #include "test/gpu/places.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Kernels of squeeze and excitation against their references.

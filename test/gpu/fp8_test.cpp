@@ -12,6 +12,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Codes and largest values that are found while a tensor is written: equal to what one kernel

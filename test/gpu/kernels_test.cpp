@@ -14,6 +14,7 @@
 #include "test/gpu/compare.h"
 #include "test/kernels/non_finite_rows.h"
 #include "test/kernels/optimizer_control.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Every kernel against its reference.

@@ -9,6 +9,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// The kernels around matrix products against their references, and the operators made of both
@@ -314,7 +315,7 @@ class Maker {
     Parameter made = random_.parameter(sizes, type_);
     made.value = (made.value * scale).to(device_);
     made.gradient = at::full(made.gradient.sizes(), 7, made.gradient.options()).to(device_);
-    made.gradient_empty = true;
+    made.gradient_state = GradientState::empty;
     return made;
   }
   at::Tensor labels(std::int64_t rows, std::int64_t classes) {

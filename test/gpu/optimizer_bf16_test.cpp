@@ -10,6 +10,7 @@
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/optimizer_control.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 namespace dstrain {

@@ -12,6 +12,7 @@
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
 /// Gradients that carry what their product needs: what a norm's backward finds while it writes.

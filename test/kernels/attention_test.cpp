@@ -11,6 +11,7 @@
 #include "engine/kernels/ops.h"
 #include "test/kernels/attention_bounds.h"
 #include "test/kernels/plain_attention.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

@@ -4,6 +4,7 @@
 
 #include "engine/kernels/conv/columns_kernel.h"
 #include "engine/kernels/op_support.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

@@ -81,7 +81,7 @@ std::vector<at::Tensor> gradients(const DeferredForm& form, at::ScalarType dtype
                     .input_bias = random.parameter({32}, dtype)};
   w.main.fp8 = form.fp8;
   w.main.gradient.fill_(7);
-  w.main.gradient_empty = true;
+  w.main.gradient_state = GradientState::empty;
   DeferredWork work;
   std::vector<at::Tensor> inputs;
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
@@ -93,7 +93,7 @@ std::vector<at::Tensor> gradients(const DeferredForm& form, at::ScalarType dtype
   }
   if (later) {
     REQUIRE(work.size() == 2 * form.deferred);
-    REQUIRE(w.main.gradient_empty);
+    REQUIRE(w.main.gradient_state == GradientState::empty);
   }
   w.main.value.reset();  // what comes later reads no weight
   for (const auto& products : work) products();

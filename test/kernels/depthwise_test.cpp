@@ -11,6 +11,7 @@
 #include "engine/kernels/op_support.h"
 #include "test/kernels/depthwise_on_host.h"
 #include "test/kernels/image_bounds.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

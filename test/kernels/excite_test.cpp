@@ -23,6 +23,7 @@
 #include "engine/kernels/excite/ops_excite.h"
 #include "engine/kernels/op_support.h"
 #include "test/kernels/bounds.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"

@@ -101,7 +101,7 @@ TEST_CASE("chunks of rows change nothing but the order of sums", "[kernels]") {
   const at::Tensor x = leaf(random({rows, 4}));
   Parameter table = random.parameter({classes, 4}, at::kFloat);
   table.gradient.fill_(std::numeric_limits<float>::quiet_NaN());
-  table.gradient_empty = true;  // the first chunk overwrites, the others add
+  table.gradient_state = GradientState::empty;  // the first chunk overwrites, the others add
   const LinearLossCase c(random, rows, classes);
   const Expected expected = expected_of(x, table, c);
   (ops::linear_cross_entropy(x, table, c.labels, c.weights, c.totals) * 3).backward();

@@ -35,7 +35,7 @@ void freeze(Parameter& parameter) {
 /// A buffer that holds nothing yet, as at the start of a step.
 void empty_gradient(Parameter& parameter) {
   parameter.gradient.fill_(kNan);
-  parameter.gradient_empty = true;
+  parameter.gradient_state = GradientState::empty;
 }
 
 TEST_CASE("linear works without a bias", "[kernels]") {
@@ -60,8 +60,8 @@ TEST_CASE("a gradient that holds nothing yet is overwritten, whatever lies there
   const Bounded dweight = test::weight_gradient(dy, x);
   REQUIRE(far(weight.gradient, dweight) == "");
   REQUIRE(far(bias.gradient, test::row_sum(dy)) == "");
-  REQUIRE_FALSE(weight.gradient_empty);
-  REQUIRE_FALSE(bias.gradient_empty);
+  REQUIRE(weight.gradient_state == GradientState::added);
+  REQUIRE(bias.gradient_state == GradientState::added);
   ops::linear(x, weight, &bias).backward(dy);
   REQUIRE(far(weight.gradient, dweight + dweight) == "");
 }

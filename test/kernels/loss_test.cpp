@@ -9,6 +9,7 @@
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/non_finite_rows.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

@@ -11,6 +11,7 @@
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/recurrent/kernels.h"
 #include "engine/kernels/recurrent/ops_lstm.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"

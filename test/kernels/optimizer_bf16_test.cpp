@@ -13,6 +13,7 @@
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
 #include "test/kernels/optimizer_control.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

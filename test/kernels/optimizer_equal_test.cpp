@@ -1,17 +1,22 @@
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "engine/kernels/op_support.h"
 #include "engine/kernels/optimizer/optimizer_cpu.h"
+#include "test/kernels/devices.h"
 #include "test/kernels/optimizer_bits.h"
 #include "test/kernels/optimizer_control.h"
+#include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
 namespace {
 
 using kernels::cpu::VectorUnit;
+using test::clones;
 using test::first_difference;
 using test::UpdateBits;
 
@@ -30,12 +35,6 @@ std::vector<VectorUnit> vector_units() {
   return units;
 }
 
-std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
-  return copies;
-}
-
 /// The buffers after elements [0, count) went through update_range in pieces of `piece`.
 std::vector<at::Tensor> updated(const UpdateBits& update, const std::vector<at::Tensor>& buffers,
                                 VectorUnit unit, std::int64_t piece) {
@@ -47,7 +46,7 @@ std::vector<at::Tensor> updated(const UpdateBits& update, const std::vector<at::
   return results;
 }
 
-TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "[kernels]") {
+TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "[kernels][cpu]") {
   const std::int64_t count = 200'003;
   for (const UpdateBits& update : test::all_updates(count)) {
     const auto buffers = update.buffers();
@@ -66,7 +65,36 @@ TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "
   }
 }
 
-TEST_CASE("a gradient in bf16 updates as the same numbers in fp32 do", "[kernels]") {
+TEST_CASE("a device updates with the bits of the CPU's loops, whatever the rule and the types",
+          "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  // The small counts are for buffers that are not aligned and for groups of random bits cut in two.
+  const auto [count, offset, first_element] =
+      GENERATE(std::tuple(10'000'000, 0, 0), std::tuple(100'003, 1, 0), std::tuple(100'003, 0, 5));
+  if (device.is_cpu() && count > 1'000'000) return;  // as the case above
+  const at::Tensor control = test::control_at(3, 0.5f);
+  for (UpdateBits& update : test::all_updates(count)) {
+    // What differs is how the gradient is read, and made numbers take long.
+    if (update.gradient == kernels::DType::bf16)
+      update.count = std::min<std::int64_t>(count, 1'000'003);
+    update.offset = offset;
+    update.first_element = first_element;
+    CAPTURE(device.str(), update.count, offset, first_element, update.rule.index(),
+            static_cast<int>(update.states), static_cast<int>(update.copy),
+            static_cast<int>(update.gradient));
+    const test::Tensors buffers = update.buffers(), host = clones(buffers),
+                        found = clones(buffers, device);
+    kernels::cpu::update(update.args(host, control));
+    if (device.is_cuda()) {
+      kernels::cuda::update(update.args(found, control.to(device)), ops::current_stream());
+    } else {
+      kernels::cpu::update_range(update.args(found, control), 0, update.count, VectorUnit::none);
+    }
+    REQUIRE(first_difference(clones(found), host) == kEqual);
+  }
+}
+
+TEST_CASE("a gradient in bf16 updates as the same numbers in fp32 do", "[kernels][cpu]") {
   const std::int64_t count = 10'001;
   int seen = 0;
   for (const UpdateBits& narrow : test::all_updates(count)) {
@@ -87,7 +115,7 @@ TEST_CASE("a gradient in bf16 updates as the same numbers in fp32 do", "[kernels
   REQUIRE(seen == 20);
 }
 
-TEST_CASE("no length, place or cut of a range changes a bit of an update", "[kernels]") {
+TEST_CASE("no length, place or cut of a range changes a bit of an update", "[kernels][cpu]") {
   const std::int64_t offset = GENERATE(0, 1), first_element = GENERATE(0, 5, 128);
   CAPTURE(offset, first_element);
   for (std::int64_t tail = 0; tail < 128; ++tail) {
@@ -107,7 +135,7 @@ TEST_CASE("no length, place or cut of a range changes a bit of an update", "[ker
   }
 }
 
-TEST_CASE("copies are the nearest numbers of their type, nans those of the GPU", "[kernels]") {
+TEST_CASE("copies are the nearest numbers of their type, nans those of the GPU", "[kernels][cpu]") {
   // A step of nothing keeps the parameters, so the copy shows the conversion alone.
   const auto [type, dtype] = GENERATE(std::pair(kernels::DType::bf16, at::kBFloat16),
                                       std::pair(kernels::DType::f16, at::kHalf));
@@ -135,7 +163,7 @@ TEST_CASE("copies are the nearest numbers of their type, nans those of the GPU",
   }
 }
 
-TEST_CASE("near quotients are as near as they say", "[kernels]") {
+TEST_CASE("near quotients are as near as they say", "[kernels][cpu]") {
   double worst = 0;
   for (std::int64_t i = 0; i < 1'000'000; ++i) {
     const Philox random = Philox::at(1, 0, static_cast<std::uint64_t>(i));
@@ -153,7 +181,8 @@ TEST_CASE("near quotients are as near as they say", "[kernels]") {
   REQUIRE(fixed_order::near_root_quotient(1e-8f, 0, 1, 1e-8f) == Approx(1));
 }
 
-TEST_CASE("Adam's bias corrections are exact to the last bit of fp32 or the next", "[kernels]") {
+TEST_CASE("Adam's bias corrections are exact to the last bit of fp32 or the next",
+          "[kernels][cpu]") {
   for (const double beta : {0.0, 0.9, 0.95, 0.999, 0.9999}) {
     for (const int t : {1, 2, 3, 10, 1000, 100'000, 10'000'000}) {
       const double exact = -std::expm1(t * std::log(beta));

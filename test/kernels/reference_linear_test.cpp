@@ -8,6 +8,7 @@
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

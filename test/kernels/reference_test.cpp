@@ -11,6 +11,7 @@
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/optimizer_bounds.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

@@ -15,13 +15,27 @@
 
 namespace dstrain::test {
 
-/// Repeatable normal numbers, rounded to dtype.
+using Tensors = std::vector<at::Tensor>;
+
+inline Tensors clones(const Tensors& tensors, at::Device device = at::kCPU) {
+  Tensors copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.clone().to(device));
+  return copies;
+}
+
+/// The size of a matrix.
+struct RowsSize {
+  std::int64_t rows, dim;
+};
+
+/// Repeatable normal numbers, rounded to dtype; the same on every device.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : generator_(at::detail::createCPUGenerator(seed)) {}
+  explicit Random(std::uint64_t seed, at::Device device = at::kCPU)
+      : generator_(at::detail::createCPUGenerator(seed)), device_(device) {}
 
   at::Tensor operator()(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
-    return at::randn(sizes, generator_).to(dtype);
+    return at::randn(sizes, generator_).to(dtype).to(device_);
   }
   Parameter parameter(at::IntArrayRef sizes, at::ScalarType dtype) {
     Parameter parameter;
@@ -32,8 +46,11 @@ class Random {
     return parameter;
   }
 
+  [[nodiscard]] at::Device device() const { return device_; }
+
  private:
   at::Generator generator_;
+  at::Device device_;
 };
 
 /// The same values as an autograd leaf.
@@ -41,9 +58,9 @@ inline at::Tensor leaf(const at::Tensor& tensor) {
   return tensor.detach().clone().requires_grad_(true);
 }
 
-/// The same values as a leaf in double, for the plain computation beside it.
+/// The same values as a leaf in double on the host, for the plain computation beside it.
 inline at::Tensor exact(const at::Tensor& tensor) {
-  return tensor.detach().to(at::kDouble).requires_grad_(true);
+  return tensor.detach().cpu().to(at::kDouble).requires_grad_(true);
 }
 
 inline at::Tensor indices(const std::vector<std::int64_t>& values) {

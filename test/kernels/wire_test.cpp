@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/op_support.h"
+#include "test/kernels/reference/reference.h"
 #include "test/kernels/wire_inputs.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"

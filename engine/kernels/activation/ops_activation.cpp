@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/activation/gelu.h"
 #include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -50,7 +51,7 @@ GeluGradients gelu_gradients(const at::Tensor& z, Parameter& bias, const at::Ten
   if (!z.is_cuda()) {
     const at::Tensor dz =
         at::gelu_backward(dy.to(at::kFloat), z.to(at::kFloat) + b, aten_name(kind));
-    if (bias.trainable) gradient_of(bias, z).add_(dz.sum(0));
+    GradientSink(bias, z).rows(dz);
     return {dz.to(z.scalar_type()), again ? gelu_of(z, bias, kind) : at::Tensor()};
   }
   GeluGradients out{at::empty_like(z), again ? at::empty_like(z) : at::Tensor()};
@@ -62,7 +63,7 @@ GeluGradients gelu_gradients(const at::Tensor& z, Parameter& bias, const at::Ten
        .bias = b.const_data_ptr(),
        .grad_y = dy.const_data_ptr(),
        .grad_z = out.z.mutable_data_ptr(),
-       .grad_bias = bias.trainable ? gradient_of(bias, z).mutable_data_ptr<float>() : nullptr,
+       .grad_bias = GradientSink(bias, z).vector(),
        .partial = bias.trainable ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = z.size(0),
        .cols = z.size(1),

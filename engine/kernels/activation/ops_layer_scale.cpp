@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -56,7 +57,7 @@ struct LayerScale : torch::autograd::Function<LayerScale> {
     if (x.defined()) {
       at::Tensor products = sample_rows(dy).to(at::kFloat) * sample_rows(x);
       if (factors.defined()) products.mul_(factors);
-      gradient_of(scale, dy).add_(products.sum(at::IntArrayRef({0, 1})));
+      GradientSink(scale, dy).add(products.sum(at::IntArrayRef({0, 1})));
     }
     at::Tensor dx = at::empty_like(dy);
     at::Tensor rows = sample_rows(dx);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/comm/communicator.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -209,8 +210,8 @@ at::Tensor gpu_finish_gradient(const at::Tensor& partial, const GpuStatistics& s
        .count = statistics.count(),
        .slope = slope_offset.mutable_data_ptr<float>(),
        .offset = slope_offset.mutable_data_ptr<float>() + channels,
-       .grad_weight = fp32_or_null(wanted_gradient(weight, like)),
-       .grad_bias = fp32_or_null(wanted_gradient(bias, like)),
+       .grad_weight = GradientSink(weight, like).vector(),
+       .grad_bias = GradientSink(bias, like).vector(),
        .partials = partial.size(0),
        .channels = channels},
       current_stream());

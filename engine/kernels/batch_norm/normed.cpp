@@ -6,6 +6,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/batch_norm/batch_norm.h"
 #include "engine/kernels/batch_norm/batch_norm_gpu.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -55,9 +56,8 @@ NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in,
   if (norm.needs_sums(wanted.input)) {
     sums = batch_norm_gradient_sums(of);
     const std::int64_t channels = of.how.statistics.channels();
-    if (norm.bias.trainable) gradient_of(norm.bias, in.dy).add_(sums.narrow(0, 0, channels));
-    if (norm.weight.trainable)
-      gradient_of(norm.weight, in.dy).add_(sums.narrow(0, channels, channels));
+    GradientSink(norm.bias, in.dy).add(sums.narrow(0, 0, channels));
+    GradientSink(norm.weight, in.dy).add(sums.narrow(0, channels, channels));
     // The ranks meet here even where one of them needs no gradient of x.
     if (norm.sharing() != nullptr) norm.sharing()->all_reduce(sums, ReduceOp::sum);
   }

@@ -6,6 +6,7 @@
 #include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/conv/image_layout.h"
 #include "engine/kernels/conv/relu_kernel.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -13,14 +14,14 @@ namespace {
 
 at::Tensor bias_relu_gradient_cuda(const at::Tensor& dy, const at::Tensor& y, Parameter* bias) {
   const std::int64_t channels = dy.size(3), rows = dy.numel() / channels;
-  const at::Tensor gradient = bias == nullptr ? at::Tensor() : wanted_gradient(*bias, dy);
+  float* gradient = bias == nullptr ? nullptr : GradientSink(*bias, dy).vector();
   at::Tensor dz = at::empty_like(dy), partial;
-  if (gradient.defined())
+  if (gradient != nullptr)
     partial = scratch(dy, {kernels::bias_relu_partials(rows, channels), channels});
   kernels::cuda::bias_relu_backward({.y = y.const_data_ptr(),
                                      .grad_y = dy.const_data_ptr(),
                                      .grad_z = dz.mutable_data_ptr(),
-                                     .grad_bias = fp32_or_null(gradient),
+                                     .grad_bias = gradient,
                                      .partial = fp32_or_null(partial),
                                      .rows = rows,
                                      .channels = channels,
@@ -56,7 +57,7 @@ void add_bias_relu(const at::Tensor& y, const at::Tensor& bias, bool relu) {
 at::Tensor bias_relu_gradient(const at::Tensor& dy, const at::Tensor& y, Parameter* bias) {
   if (dy.is_cuda() && y.defined()) return bias_relu_gradient_cuda(dy, y, bias);
   const at::Tensor dz = y.defined() ? at::threshold_backward(dy, y, 0) : dy;
-  if (bias != nullptr && bias->trainable) add_bias_gradient(pixel_rows(dz), gradient_of(*bias, dz));
+  if (bias != nullptr) GradientSink(*bias, dz).rows(pixel_rows(dz));
   return dz;
 }
 

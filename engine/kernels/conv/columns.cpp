@@ -5,6 +5,7 @@
 
 #include "engine/kernels/conv/columns_kernel.h"
 #include "engine/kernels/conv/image_layout.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_support.h"
 
@@ -90,26 +91,24 @@ void add_columns_weight_gradient(const at::Tensor& x, const at::Tensor& dy, cons
                                  Parameter& weight) {
   if (by_direct_kernel(shape, x.element_size())) {
     const kernels::DirectShape s = direct_shape(x, shape);
-    const at::Tensor gradient = gradient_of(weight, x),
-                     partial =
-                         scratch(x, {kernels::direct_partials(s.samples, s.out_height, s.out_width),
-                                     shape.weight_elements()});
+    const Fp32Sum gradient = GradientSink(weight, x).fp32();
+    const at::Tensor partial =
+        scratch(x, {kernels::direct_partials(s.samples, s.out_height, s.out_width),
+                    shape.weight_elements()});
     kernels::cuda::direct_conv_backward({.x = x.const_data_ptr(),
                                          .grad_y = dy.const_data_ptr(),
                                          .partial = partial.mutable_data_ptr<float>(),
-                                         .grad_weight = gradient.mutable_data_ptr<float>(),
+                                         .grad_weight = gradient.data(),
                                          .shape = s,
                                          .dtype = kernel_dtype(x)},
                                         current_stream());
+    gradient.finish();
     return;
   }
   const at::Tensor columns = image_columns(x, shape);
   const at::Tensor dw = scratch(x, {shape.out, columns.size(1)});
   multiply(pixel_rows(dy).t(), columns, dw);
-  const GradientTarget target = gradient_target(weight, x);
-  const at::Tensor gradient = target.tensor.view({shape.out, window(shape)}),
-                   made = dw.narrow(1, 0, window(shape));
-  target.add ? gradient.add_(made) : gradient.copy_(made);
+  GradientSink(weight, x).add(dw.narrow(1, 0, window(shape)));
 }
 
 }  // namespace dstrain::ops

@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/conv/columns.h"
 #include "engine/kernels/conv/image_layout.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_support.h"
 
@@ -128,14 +129,13 @@ void add_conv_weight_gradient(const at::Tensor& image, const at::Tensor& dy, con
     return add_columns_weight_gradient(image, dy, shape, weight);
   const at::Tensor x = dense(image);
   if (shape.pointwise()) {
-    add_weight_gradient(pixel_rows(x), pixel_rows(dy), weight);
+    GradientSink(weight, x).product(pixel_rows(dy).t(), pixel_rows(x));
     return;
   }
   const at::Tensor dw = std::get<1>(library_backward(
       channels_second(for_library(dy)), padded(channels_second(for_library(x)), shape),
       for_library(value_of(weight, x)), shape, /*for_input=*/false));
-  const GradientTarget target = gradient_target(weight, x);
-  target.add ? target.tensor.add_(dw) : target.tensor.copy_(dw);
+  GradientSink(weight, x).add(dw);
 }
 
 }  // namespace dstrain::ops

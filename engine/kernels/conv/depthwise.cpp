@@ -5,6 +5,7 @@
 
 #include "engine/kernels/conv/conv_context.h"
 #include "engine/kernels/conv/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -74,7 +75,7 @@ InputGradient input_gradient_of(const KeptDepthwise& of,
     return t.defined() ? t.mutable_data_ptr<float>() + offset : nullptr;
   };
   const GpuStatistics after(of.out.after);
-  const WantedTarget grad_weight = wanted_target(of.weight, of.x);
+  const Fp32Sum grad_weight = GradientSink(of.weight, of.x).fp32(/*can_write=*/true);
   kernels::cuda::depthwise_backward(
       {.x = of.x.const_data_ptr(),
        .mean = statistics ? statistics->mean() : nullptr,
@@ -94,13 +95,14 @@ InputGradient input_gradient_of(const KeptDepthwise& of,
        .valid = valid_pointer(of.after.valid),
        .grad_x = made.dz.mutable_data_ptr(),
        .partial = floats(made.sums),
-       .grad_weight = grad_weight.data,
+       .grad_weight = grad_weight.data(),
        .weight_partial = floats(weight_partial),
        .shape = s,
        .activation = kernel_activation(of.before ? of.before->activation : ImageActivation::none),
        .dtype = dtype,
-       .write_weight = grad_weight.write},
+       .write_weight = grad_weight.write()},
       current_stream());
+  grad_weight.finish();
   return made;
 }
 

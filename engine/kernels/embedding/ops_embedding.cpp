@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/embedding/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -79,7 +80,7 @@ struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const at::Tensor tokens = context->get_saved_variables()[0], dy = dense(grads[0]);
-    const at::Tensor gradient = wanted_gradient(kept(context, "table"), dy);
+    const at::Tensor gradient = GradientSink(kept(context, "table"), dy).any_format();
     if (gradient.defined() && tokens.numel() > 0)
       (dy.is_cuda() ? embedding_backward_cuda : embedding_backward_cpu)(tokens, dy, gradient);
     return {{}, {}, {}};
@@ -108,7 +109,7 @@ struct EmbedOwnTokens : torch::autograd::Function<EmbedOwnTokens> {
     Parameter& table = kept(context, "table");
     const Range rows = table.parts.front().rows;
     const at::Tensor own = context->get_saved_variables()[0] - rows.begin;
-    const at::Tensor gradient = wanted_gradient(table, dy);
+    const at::Tensor gradient = GradientSink(table, dy).any_format();
     if (!gradient.defined()) return {{}, {}, {}};
     if (dy.is_cuda()) {  // leaves out what is not in the table
       embedding_backward_cuda(own, dy, gradient);

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/embedding/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -49,28 +50,27 @@ struct EmbedSequence : torch::autograd::Function<EmbedSequence> {
     const at::Tensor grad = dense(grads[0]);
     const std::int64_t batch = context->saved_data.at("batch").toInt();
     const std::int64_t tokens = grad.size(0) / batch, dim = grad.size(1);
-    const Fp32Gradient of_token(kept(context, "class_token"), grad),
-        of_positions(kept(context, "positions"), grad);
-    const at::Tensor &grad_token = of_token.sum(), &grad_positions = of_positions.sum();
+    const GradientSink class_token(kept(context, "class_token"), grad),
+        positions(kept(context, "positions"), grad);
     if (!grad.is_cuda()) {
       const at::Tensor rows = grad.view({batch, tokens, dim}), sum = rows.sum(0, false, at::kFloat);
-      grad_positions.add_(sum.view_as(grad_positions));
-      grad_token.add_(sum.select(0, 0).view_as(grad_token));
-      of_token.finish();
-      of_positions.finish();
+      positions.add(sum);
+      class_token.add(sum.select(0, 0));
       return {rows.narrow(1, 1, tokens - 1).reshape({batch * (tokens - 1), dim}), {}, {}, {}, {}};
     }
+    DSTRAIN_CHECK(class_token.wanted() && positions.wanted(),
+                  "embed_sequence: a frozen class token or frozen positions in backward");
+    const Fp32Sum of_token = class_token.fp32(), of_positions = positions.fp32();
     at::Tensor dx = at::empty({batch * (tokens - 1), dim}, grad.options());
-    kernels::cuda::embed_sequence_backward(
-        {.grad_out = grad.const_data_ptr(),
-         .grad_patches = dx.mutable_data_ptr(),
-         .grad_class_token = grad_token.mutable_data_ptr<float>(),
-         .grad_positions = grad_positions.mutable_data_ptr<float>(),
-         .batch = batch,
-         .tokens = tokens,
-         .dim = dim,
-         .dtype = kernel_dtype(grad)},
-        current_stream());
+    kernels::cuda::embed_sequence_backward({.grad_out = grad.const_data_ptr(),
+                                            .grad_patches = dx.mutable_data_ptr(),
+                                            .grad_class_token = of_token.data(),
+                                            .grad_positions = of_positions.data(),
+                                            .batch = batch,
+                                            .tokens = tokens,
+                                            .dim = dim,
+                                            .dtype = kernel_dtype(grad)},
+                                           current_stream());
     of_token.finish();
     of_positions.finish();
     return {dx, {}, {}, {}, {}};

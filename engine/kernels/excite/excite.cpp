@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/batch_norm/batch_norm_gpu.h"
 #include "engine/kernels/excite/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_support.h"
 
@@ -70,28 +71,27 @@ at::Tensor gates_gradient_cuda(const at::Tensor& grad_gate, const at::Tensor& me
                                   .dtype = kernel_dtype(mean)},
                                  current_stream());
   if (!call.trains()) return grad_mean;
-  const auto wanted = [&](Parameter& parameter) {
-    const at::Tensor gradient = wanted_gradient(parameter, mean);
-    return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr;
-  };
-  const WantedTarget reduce = wanted_target(call.reduce, mean),
-                     expand = wanted_target(call.expand, mean);
-  kernels::cuda::excite_parameters({.mean = mean.const_data_ptr(),
-                                    .hidden = gates.hidden.const_data_ptr<float>(),
-                                    .grad_z = grad_gate.const_data_ptr<float>(),
-                                    .grad_hidden = grad_hidden.const_data_ptr<float>(),
-                                    .grad_reduce = reduce.data,
-                                    .grad_reduce_bias = wanted(call.reduce_bias),
-                                    .grad_expand = expand.data,
-                                    .grad_expand_bias = wanted(call.expand_bias),
-                                    .samples = samples,
-                                    .channels = channels,
-                                    .squeezed = squeezed,
-                                    .activation = kernel_activation(call.activation),
-                                    .dtype = kernel_dtype(mean),
-                                    .write_reduce = reduce.write,
-                                    .write_expand = expand.write},
-                                   current_stream());
+  const Fp32Sum reduce = GradientSink(call.reduce, mean).fp32(/*can_write=*/true),
+                expand = GradientSink(call.expand, mean).fp32(/*can_write=*/true);
+  kernels::cuda::excite_parameters(
+      {.mean = mean.const_data_ptr(),
+       .hidden = gates.hidden.const_data_ptr<float>(),
+       .grad_z = grad_gate.const_data_ptr<float>(),
+       .grad_hidden = grad_hidden.const_data_ptr<float>(),
+       .grad_reduce = reduce.data(),
+       .grad_reduce_bias = GradientSink(call.reduce_bias, mean).vector(),
+       .grad_expand = expand.data(),
+       .grad_expand_bias = GradientSink(call.expand_bias, mean).vector(),
+       .samples = samples,
+       .channels = channels,
+       .squeezed = squeezed,
+       .activation = kernel_activation(call.activation),
+       .dtype = kernel_dtype(mean),
+       .write_reduce = reduce.write(),
+       .write_expand = expand.write()},
+      current_stream());
+  reduce.finish();
+  expand.finish();
   return grad_mean;
 }
 
@@ -102,11 +102,8 @@ at::Tensor wide_matrix(const Parameter& weight, const at::Tensor& x) {
 /// Adds the gradients of a map y = x weight^T + bias.
 void add_map_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
                        Parameter& bias, const at::Tensor& like) {
-  if (weight.trainable) {
-    const at::Tensor gradient = gradient_of(weight, like);
-    gradient.view({dy.size(1), x.size(1)}).add_(at::matmul(dy.t(), x));
-  }
-  if (bias.trainable) gradient_of(bias, like).add_(dy.sum(0));
+  if (weight.trainable) GradientSink(weight, like).add(at::matmul(dy.t(), x));
+  if (bias.trainable) GradientSink(bias, like).add(dy.sum(0));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "engine/base/index.h"
 #include "engine/device/stream.h"
 #include "engine/kernels/gpu.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_support.h"
@@ -113,7 +114,7 @@ at::Tensor expert_products(const at::Tensor& x, const Parameter& weight, const E
 
 void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
                           const ExpertRows& rows) {
-  const GradientTarget target = gradient_target(weight, x);
+  const GradientSink::Target target = GradientSink(weight, x).open();
   const ExpertMatrix shape{.rows = dy.size(1), .columns = x.size(1)};
   const at::Tensor gradient = target.tensor.view({-1, shape.columns});
   // Straight into the gradient with sums in fp32, which one kernel for all experts cannot do.

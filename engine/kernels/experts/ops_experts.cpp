@@ -15,6 +15,7 @@
 #include "engine/kernels/experts/expert_products.h"
 #include "engine/kernels/experts/experts.h"
 #include "engine/kernels/experts/kernels.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -167,10 +168,10 @@ struct CombineRows : torch::autograd::Function<CombineRows> {
 /// Adds to the weight's gradient now, or later where it asks for that.
 void add_gradients_or_defer(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
                             const ExpertRows& rows) {
-  if (!weight.trainable) return;
-  if (weight.later == nullptr) return add_expert_gradients(x, dy, weight, rows);
-  weight.later->push_back(
-      [x = x.detach(), dy, &weight, rows] { add_expert_gradients(x, dy, weight, rows); });
+  const GradientSink sink(weight, dy);
+  if (!sink.wanted()) return;
+  if (!sink.deferred()) return add_expert_gradients(x, dy, weight, rows);
+  sink.defer([x = x.detach(), dy, &weight, rows] { add_expert_gradients(x, dy, weight, rows); });
 }
 
 struct ExpertMlps : torch::autograd::Function<ExpertMlps> {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/linear/output_gradient.h"
@@ -21,21 +22,6 @@ using kernels::Fp8Format;
 /// Longest sum of an FP8 product of gradients that may be kept shorter than fp32: with 13 bits its
 /// rounding is far below that of its codes.
 constexpr std::int64_t kMaxShortSum = 2560;
-
-/// Weight and bias gradient by one product that reads dy once, where that is faster.
-bool add_together(const at::Tensor& x, const at::Tensor& dy, Parameter& weight, Parameter& bias) {
-  if (!dy.is_cuda() || weight.output_scale != 1) return false;
-  const GradientTarget to_weight = gradient_target(weight, dy), to_bias = gradient_target(bias, dy);
-  const at::Tensor sums = to_bias.add ? scratch(dy, {dy.size(1)}) : to_bias.tensor;
-  if (!multiply_and_sum(dy.t(), x, to_weight.tensor.view({dy.size(1), x.size(1)}), sums,
-                        to_weight.add)) {
-    weight.gradient_empty = !to_weight.add;
-    bias.gradient_empty = !to_bias.add;
-    return false;
-  }
-  if (to_bias.add) to_bias.tensor.add_(sums);
-  return true;
-}
 
 /// The elements of x without what is known of them, which a view that autograd sees would hold.
 at::Tensor bare(const at::Tensor& x) {
@@ -137,7 +123,8 @@ at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
 }
 
 void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
-  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
+  const GradientSink to_weight(weight_, dy_);
+  if (!to_weight.deferred()) return add_now(kept, scale);
   LinearGradient held = *this;
   if (trains_bias() && (column_sums_.defined() || fp8_.scale.defined())) {
     add_to_bias();
@@ -146,35 +133,30 @@ void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor&
   // Held is what the product reads: not what the input's gradient does, nor what is known of dy.
   held.column_sums_ = held.fp8_.rows = held.fp8_.sums = at::Tensor();
   held.dy_ = fp8_.scale.defined() ? at::empty({0}, dy_.options()) : bare(dy_);
-  weight_.later->push_back([held, x = kept.detach(), scale] {  // without the graph behind x
+  to_weight.defer([held, x = kept.detach(), scale] {  // without the graph behind x
     held.add_now(x, scale);
   });
 }
 
 void LinearGradient::add_to_bias() const {
-  const at::Tensor sum = gradient_of(*bias_, dy_);
-  if (column_sums_.defined()) {
-    add_partial_sums(column_sums_, sum);
-  } else {
-    add_bias_gradient(dy_, sum);
-  }
+  const GradientSink to_bias(*bias_, dy_);
+  column_sums_.defined() ? to_bias.parts(column_sums_) : to_bias.rows(dy_);
 }
 
 void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {
   const bool eight_bits = fp8_.scale.defined();
+  const GradientSink to_weight(weight_, dy_);
   if (trains_bias()) {
-    const bool together = weight_.trainable && !eight_bits && !column_sums_.defined();
-    if (together && add_together(kept, dy_, weight_, *bias_)) return;
+    const bool together = to_weight.wanted() && !eight_bits && !column_sums_.defined();
+    if (together && product_and_rows(to_weight, {*bias_, dy_}, kept, dy_)) return;
     add_to_bias();
   }
-  if (!weight_.trainable) return;
-  if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);
-  const GradientTarget target = gradient_target(weight_, dy_);
-  multiply(fp8_.columns, kept.t(), target.tensor.view({outputs(), kept.size(0)}),
-           {.alpha = weight_.output_scale,
-            .add = target.add,
-            .a_scale = fp8_.scale,
-            .b_scale = scale});
+  if (!to_weight.wanted()) return;
+  if (eight_bits) {
+    to_weight.product(fp8_.columns, kept.t(), {.a_scale = fp8_.scale, .b_scale = scale});
+  } else {
+    to_weight.product(dy_.t(), kept);
+  }
 }
 
 }  // namespace dstrain::ops

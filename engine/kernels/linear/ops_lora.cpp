@@ -5,6 +5,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
 #include "engine/kernels/activation/ops_dropout.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -22,14 +23,6 @@ struct LowRank {
   std::int64_t column;
   DropMask mask;
 };
-
-/// weight.gradient (+)= scale * left^T right.
-void add_scaled_gradient(const at::Tensor& left, const at::Tensor& right, double scale,
-                         Parameter& weight) {
-  const GradientTarget target = gradient_target(weight, left);
-  multiply(left.t(), right, target.tensor.view({left.size(1), right.size(1)}),
-           {.alpha = scale, .add = target.add});
-}
 
 void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["scale"] = how.scale;
@@ -66,13 +59,13 @@ struct AddLowRank : torch::autograd::Function<AddLowRank> {
     const at::Tensor grad = dense(grads[0]);
     const at::Tensor &down = value_of(a, grad), &up = value_of(b, grad);
     const at::Tensor dy = grad.narrow(1, how.column, up.size(0));
-    if (b.trainable) add_scaled_gradient(dy, saved[1], how.scale, b);
+    if (b.trainable) GradientSink(b, dy).product(dy.t(), saved[1], {.alpha = how.scale});
     const bool for_input = context->needs_input_grad(1);
     at::Tensor dx;
     if (a.trainable || for_input) {
       at::Tensor du = at::empty({grad.size(0), down.size(0)}, grad.options());
       multiply(dy, up, du, {.alpha = how.scale});
-      if (a.trainable) add_scaled_gradient(du, drop(saved[0], how.mask), 1, a);
+      if (a.trainable) GradientSink(a, du).product(du.t(), drop(saved[0], how.mask));
       if (for_input) {
         dx = at::empty({grad.size(0), down.size(1)}, grad.options());
         multiply(du, down, dx);

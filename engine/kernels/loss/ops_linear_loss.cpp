@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/loss/chunk_rows.h"
 #include "engine/kernels/loss/kernels.h"
@@ -151,7 +152,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                          [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
                            if (dx.defined())
                              multiply(grad, value_of(table, x), dx.narrow(0, first, part.size(0)));
-                           if (table.trainable) add_weight_gradient(part, grad, table);
+                           GradientSink(table, part).product(grad.t(), part);
                          });
     return {dx, {}, {}, {}, {}};
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/linear/output_gradient.h"
@@ -64,9 +65,8 @@ struct LayerNormGradients {
   GradientNeeds needs = {};     ///< of the input's gradient
 };
 
-/// Where the parameters' gradients go; undefined for a frozen one.
 struct ParameterGradients {
-  at::Tensor weight, bias;
+  GradientSink weight, bias;
 };
 
 at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerNormed& saved,
@@ -74,9 +74,9 @@ at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerN
   const at::Tensor sum = saved.sum.to(at::kFloat), scale = weight.to(at::kFloat);
   auto [dx, dweight, dbias] = at::native_layer_norm_backward(
       grads.grad_y.to(at::kFloat), sum, {sum.size(1)}, saved.mean, saved.rstd, scale, scale,
-      {true, into.weight.defined(), into.bias.defined()});
-  if (into.weight.defined()) into.weight.add_(dweight.view_as(into.weight));
-  if (into.bias.defined()) into.bias.add_(dbias.view_as(into.bias));
+      {true, into.weight.wanted(), into.bias.wanted()});
+  if (into.weight.wanted()) into.weight.add(dweight);
+  if (into.bias.wanted()) into.bias.add(dbias);
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
   const at::Tensor rounded = dx.to(saved.sum.scalar_type());
   if (grads.needs.column_sums)
@@ -89,11 +89,12 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
   at::Tensor dx = at::empty_like(saved.sum), partial;
   // The kernel computes both or neither; where one is frozen, its sum goes nowhere.
-  const bool wanted = into.weight.defined() || into.bias.defined();
-  const auto target = [&](const at::Tensor& gradient) {
-    return gradient.defined() || !wanted ? gradient : scratch(dx, {dim});
+  const bool wanted = into.weight.wanted() || into.bias.wanted();
+  at::Tensor nowhere;
+  if (into.weight.wanted() != into.bias.wanted()) nowhere = scratch(dx, {dim});
+  const auto target = [&](const GradientSink& sink) {
+    return sink.wanted() ? sink.vector() : fp32_or_null(nowhere);
   };
-  const at::Tensor grad_weight = target(into.weight), grad_bias = target(into.bias);
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), 2, dim});
   GradientFindings found;
   if (wanted && grads.needs.column_sums && rows > 0 && dim <= kernels::kMaxNormSumsDim)
@@ -107,8 +108,8 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
        .mean = saved.mean.const_data_ptr<float>(),
        .rstd = saved.rstd.const_data_ptr<float>(),
        .grad_x = dx.mutable_data_ptr(),
-       .grad_weight = wanted ? grad_weight.mutable_data_ptr<float>() : nullptr,
-       .grad_bias = wanted ? grad_bias.mutable_data_ptr<float>() : nullptr,
+       .grad_weight = target(into.weight),
+       .grad_bias = target(into.bias),
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
@@ -145,13 +146,12 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
       Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
       const auto backward_on =
           saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
-      dx = backward_on(
-          {.grad_y = dense(grads[1]),
-           .grad_sum = dx.defined() ? dense(dx) : dx,
-           .needs = kept_needs(context)},
-          {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
-          value_of(weight, saved[0]),
-          {.weight = wanted_gradient(weight, saved[0]), .bias = wanted_gradient(bias, saved[0])});
+      dx = backward_on({.grad_y = dense(grads[1]),
+                        .grad_sum = dx.defined() ? dense(dx) : dx,
+                        .needs = kept_needs(context)},
+                       {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
+                       value_of(weight, saved[0]),
+                       {.weight = {weight, saved[0]}, .bias = {bias, saved[0]}});
     }
     return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}, {}};
   }

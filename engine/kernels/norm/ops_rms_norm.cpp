@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/linear/output_gradient.h"
@@ -59,21 +60,20 @@ struct RmsNormGradients {
   GradientNeeds needs = {};
 };
 
-/// `grad_weight` is undefined for a frozen weight.
 at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed& saved,
-                                 const at::Tensor& weight, const at::Tensor& grad_weight) {
+                                 const at::Tensor& weight, const GradientSink& grad_weight) {
   const at::Tensor rstd = saved.rstd.unsqueeze(1), x_hat = saved.sum.to(at::kFloat) * rstd;
   const at::Tensor grad_y = grads.grad_y.to(at::kFloat), scaled = grad_y * weight.to(at::kFloat);
-  if (grad_weight.defined()) grad_weight.add_((grad_y * x_hat).sum(0).view_as(grad_weight));
+  if (grad_weight.wanted()) grad_weight.add((grad_y * x_hat).sum(0));
   at::Tensor dx = rstd * (scaled - x_hat * (scaled * x_hat).mean(-1, true));
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
   return dx.to(saved.sum.scalar_type());
 }
 
 at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed& saved,
-                                  const at::Tensor& weight, const at::Tensor& grad_weight) {
+                                  const at::Tensor& weight, const GradientSink& grad_weight) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
-  const bool wanted = grad_weight.defined();
+  const bool wanted = grad_weight.wanted();
   at::Tensor dx = at::empty_like(saved.sum), partial;
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), dim});
   GradientFindings found;
@@ -85,7 +85,7 @@ at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed
        .grad_sum = grads.grad_sum.defined() ? grads.grad_sum.const_data_ptr() : nullptr,
        .rstd = saved.rstd.const_data_ptr<float>(),
        .grad_x = dx.mutable_data_ptr(),
-       .grad_weight = wanted ? grad_weight.mutable_data_ptr<float>() : nullptr,
+       .grad_weight = grad_weight.vector(),
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
@@ -124,7 +124,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
                         .needs = kept_needs(context)},
                        {.sum = saved[0], .y = {}, .rstd = saved[1]},
                        value_of(weight, saved[0]).view({saved[0].size(1)}),
-                       wanted_gradient(weight, saved[0]));
+                       GradientSink(weight, saved[0]));
     }
     return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
   }
@@ -181,7 +181,7 @@ struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
       heads.copy_(backward_on({.grad_y = head_rows(grad, shape, part), .grad_sum = {}},
                               {.sum = saved[first], .y = {}, .rstd = saved[first + 1]},
                               value_of(*weights[part], grad).view({shape.head_dim}),
-                              wanted_gradient(*weights[part], grad))
+                              GradientSink(*weights[part], grad))
                       .view(heads.sizes()));
     }
     return {dqkv, {}, {}, {}, {}, {}};

@@ -13,6 +13,7 @@
 #include "engine/kernels/batch_norm/normed.h"
 #include "engine/kernels/conv/bias_relu.h"
 #include "engine/kernels/conv/conv_context.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/pool/norm_pool_kernel.h"
@@ -116,8 +117,8 @@ at::Tensor relu_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& place
                                    const PoolShape& pool, at::IntArrayRef sizes, Parameter* bias) {
   at::Tensor dz = at::empty(sizes, dy.options()), partial;
   const kernels::PoolShape s = pool_kernel_shape(dz, pool);
-  const at::Tensor gradient = bias == nullptr ? at::Tensor() : wanted_gradient(*bias, dy);
-  if (gradient.defined()) partial = scratch(dy, {kernels::norm_pool_partials(s), s.channels});
+  float* gradient = bias == nullptr ? nullptr : GradientSink(*bias, dy).vector();
+  if (gradient != nullptr) partial = scratch(dy, {kernels::norm_pool_partials(s), s.channels});
   kernels::cuda::norm_max_pool_backward({.x = nullptr,
                                          .mean = nullptr,
                                          .scale = nullptr,
@@ -127,7 +128,7 @@ at::Tensor relu_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& place
                                          .place = places.const_data_ptr<std::uint8_t>(),
                                          .grad_y = dy.const_data_ptr(),
                                          .grad_x = dz.mutable_data_ptr(),
-                                         .grad_bias = fp32_or_null(gradient),
+                                         .grad_bias = gradient,
                                          .partial = fp32_or_null(partial),
                                          .shape = s,
                                          .dtype = kernel_dtype(dy)},

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/loss/chunk_rows.h"
 #include "engine/kernels/loss/kernels.h"
@@ -145,9 +146,7 @@ struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
     (void)for_each_cut_chunk(
         x, table, targets, dense(grads[0]), ranks,
         [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
-          const auto to_table = [&] {
-            if (table.trainable) add_weight_gradient(part, grad, table);
-          };
+          const auto to_table = [&] { GradientSink(table, part).product(grad.t(), part); };
           if (!dx.defined()) return to_table();
           const at::Tensor partial = at::empty_like(part);
           multiply(grad, value_of(table, x), partial);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ops_tensor.h"
@@ -90,8 +91,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const at::Tensor dy = dense(grads[0]);
-    if (const at::Tensor sum = wanted_gradient(kept(context, "bias"), dy); sum.defined())
-      add_bias_gradient(dy, sum);
+    GradientSink(kept(context, "bias"), dy).rows(dy);
     return {grads[0], {}, {}};
   }
 };

@@ -1,6 +1,5 @@
-#include <utility>
-
 #include "engine/base/index.h"
+#include "engine/kernels/gradient_sink.h"
 #include "engine/train/state/state_store.h"
 
 /// Gradients of groups: at rest, and while operators add to them.
@@ -38,7 +37,7 @@ void StateStore::bind_empty_gradients(int group, const at::Tensor& buffer) {
                         : flat(group).offset(first_vector - 1) + flat(group).size(first_vector - 1);
   buffer.slice(0, end_of_matrices).zero_();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i]->gradient_empty = i < first_vector;
+    parameters[i]->gradient_state = i < first_vector ? GradientState::empty : GradientState::held;
     if (i + 1 >= first_vector) continue;
     const std::int64_t gap = flat(group).offset(i) + flat(group).size(i);
     if (gap < flat(group).offset(i + 1)) buffer.slice(0, gap, flat(group).offset(i + 1)).zero_();
@@ -59,8 +58,7 @@ at::Tensor StateStore::fp32_sums(int group) const {
 void StateStore::settle_gradients(int group) {
   bool vectors = false;
   for (Parameter* parameter : groups_[to_index(group)]) {
-    if (std::exchange(parameter->gradient_empty, false)) parameter->gradient.zero_();
-    const bool changed = std::exchange(parameter->gradient_changed, false);
+    const bool changed = ops::settle_gradient(*parameter);
     vectors = vectors || (changed && parameter->shape.size() < 2);
   }
   const std::int64_t count = kind(group).fp32_sums;

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/kernels/experts/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Routing and sums over experts as their definitions read, in double.
 namespace dstrain::kernels::reference {
@@ -128,17 +128,6 @@ void sort_by_expert(const SortByExpert& a) {
       if (a.choices[i] != e) continue;
       a.place[i] = place++;
       ++a.counts[e];
-    }
-  }
-}
-
-void place_by_expert(const PlaceByExpert& a) {
-  std::int32_t place = 0;
-  for (std::int64_t e = 0; e < a.experts; ++e) {
-    std::int64_t first = 0;  // row of the block
-    for (std::int64_t i = 0; i < a.ranks * a.experts; first += a.counts[i++]) {
-      if (i % a.experts != e) continue;
-      for (std::int64_t row = first; row < first + a.counts[i]; ++row) a.place[row] = place++;
     }
   }
 }

@@ -1,9 +1,9 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/kernels/batch_norm/reference_activation.h"
-#include "engine/kernels/pool/norm_pool_kernel.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/image_activation.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Max pooling behind a norm and ReLU as its definition reads, in double.
 namespace dstrain::kernels::reference {

@@ -4,9 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "engine/kernels/linear/kernels.h"
-#include "engine/kernels/norm/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 namespace dstrain::kernels::reference {
 

@@ -3,11 +3,9 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kernels/embedding/kernels.h"
-#include "engine/kernels/loss/kernels.h"
-#include "engine/kernels/norm/kernels.h"
-#include "engine/kernels/norm/reference_norm.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/norm_maxima.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// The operators' kernels as their definitions read, in double.
 namespace dstrain::kernels::reference {

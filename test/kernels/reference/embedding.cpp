@@ -2,8 +2,8 @@
 #include <map>
 #include <vector>
 
-#include "engine/kernels/embedding/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Token embedding as its definition reads, in double.
 namespace dstrain::kernels::reference {

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/kernels/batch_norm/reference_activation.h"
-#include "engine/kernels/excite/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/image_activation.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Gates of squeeze and excitation as their definition reads, in double.
 namespace dstrain::kernels::reference {

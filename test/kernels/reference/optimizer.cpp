@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/kernels/host_view.h"
 #include "engine/kernels/optimizer/control.h"
-#include "engine/kernels/optimizer/kernels.h"
-#include "engine/kernels/optimizer/optimizer_update.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// The optimizer's kernels as their definitions read; arithmetic in double, states in fp32.
 namespace dstrain::kernels::reference {
@@ -17,26 +16,6 @@ void add_squares(const AddSquares& a) {
   const View x(a.x, a.type);
   for (std::int64_t i = 0; i < a.count; ++i) sum += std::pow(x.at(i), 2);
   add_to(*a.sum, static_cast<double>(a.factor) * sum);
-}
-
-void finish_gradients(const FinishGradients& a) {
-  float* control = a.control;
-  const float scale = control[kLossScale];
-  const double norm = std::sqrt(static_cast<double>(*a.sum)) / static_cast<double>(scale);
-  control[kGradientNorm] = static_cast<float>(norm);
-  control[kSkip] = std::isfinite(norm) ? 0.0f : 1.0f;
-  adapt_loss_scale(control, std::isfinite(norm), a.loss_scaling);
-  if (!std::isfinite(norm)) {
-    control[kGradientFactor] = 0;
-    control[kSkippedSteps] += 1;
-    return;
-  }
-  const double clip =
-      a.clip_norm > 0 ? std::min(1.0, static_cast<double>(a.clip_norm) / (norm + 1e-6)) : 1.0;
-  control[kGradientFactor] = static_cast<float>(clip / static_cast<double>(scale));
-  control[kAppliedSteps] += 1;
-  control[kCorrection1] = bias_correction(a.beta1, control[kAppliedSteps]);
-  control[kCorrection2] = bias_correction(a.beta2, control[kAppliedSteps]);
 }
 
 namespace {

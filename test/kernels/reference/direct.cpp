@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/kernels/conv/direct_kernel.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Convolutions of images of three channels as their definition reads, in double.
 namespace dstrain::kernels::reference {

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "engine/kernels/batch_norm/kernels.h"
-#include "engine/kernels/batch_norm/reference_activation.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/image_activation.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Batch norm as its definition reads, in double. Partial sums lie in the first row; the others are
 /// zero.

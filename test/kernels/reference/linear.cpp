@@ -8,11 +8,8 @@
 #include <vector>
 
 #include "engine/base/index.h"
-#include "engine/base/philox.h"
-#include "engine/kernels/activation/kernels.h"
-#include "engine/kernels/linear/kernels.h"
-#include "engine/kernels/loss/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// The kernels around matrix products as their definitions read, in double.
 namespace dstrain::kernels::reference {
@@ -181,18 +178,6 @@ void swiglu_codes(const SwigluCodes& a) {
             .cols = a.cols,
             .format = Fp8Format::e4m3,
             .dtype = a.dtype});
-}
-
-void dropout(const Dropout& a) {
-  const View x(a.x, a.dtype), y(a.y, a.dtype);
-  const float factor = 1.0f / (1.0f - a.share);
-  const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
-  for (std::int64_t i = 0; i < a.count; ++i) {
-    const std::int64_t element = a.whole(i);
-    const auto words = Philox::at(key, 0, static_cast<std::uint64_t>(element / 4));
-    const bool kept = words.uniform(static_cast<int>(element % 4)) >= a.share;
-    y.set(i, kept ? static_cast<double>(static_cast<float>(x.at(i)) * factor) : 0);
-  }
 }
 
 void abs_max(const AbsMax& a) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/kernels/batch_norm/activation_math.h"
+#include "test/kernels/reference/reference.h"
 
 /// What the references of batch norm and of convolutions share: the activations as their
 /// definitions read, in double, and optional arguments.

@@ -1,10 +1,10 @@
-#include "engine/kernels/norm/reference_norm.h"
+#include "test/kernels/reference/norm_maxima.h"
 
 #include <cmath>
 #include <vector>
 
-#include "engine/kernels/norm/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// RMS norm as its definition reads, in double.
 namespace dstrain::kernels::reference {

@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "engine/kernels/batch_norm/reference_activation.h"
-#include "engine/kernels/conv/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "test/kernels/reference/image_activation.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Depthwise convolutions as their definition reads, in double. Partial sums lie in the first row;
 /// the others are zero.

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "engine/kernels/recurrent/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// An LSTM's step as its definition reads, in double.
 namespace dstrain::kernels::reference {

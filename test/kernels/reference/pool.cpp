@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/kernels/pool/kernels.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 /// Max pooling as its definition reads.
 namespace dstrain::kernels::reference {

@@ -7,7 +7,7 @@
 
 #include "engine/kernels/dtype.h"
 
-namespace dstrain::kernels::reference {
+namespace dstrain::kernels {
 
 /// Elements of any dtype on the host, read and written as double. One rounding at a write (by way
 /// of fp32).
@@ -59,4 +59,4 @@ inline void add_to(float& out, double value) {
   out = static_cast<float>(static_cast<double>(out) + value);
 }
 
-}  // namespace dstrain::kernels::reference
+}  // namespace dstrain::kernels

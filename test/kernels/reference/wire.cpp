@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/kernels/reference_view.h"
-#include "engine/kernels/wire/kernels.h"
+#include "engine/kernels/host_view.h"
 #include "engine/kernels/wire/wire_math.h"
+#include "test/kernels/reference/reference.h"
 
 /// Coded blocks as their definition reads, in double.
 namespace dstrain::kernels::reference {

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/kernels/host_view.h"
 #include "engine/kernels/loss/kernels.h"
-#include "engine/kernels/reference_view.h"
 
 /// The loss over a part of the classes as its definition reads, sums in double; the CPU runs it.
 namespace dstrain::kernels::reference {

@@ -1,5 +1,5 @@
-#include "engine/kernels/conv/columns_kernel.h"
-#include "engine/kernels/reference_view.h"
+#include "engine/kernels/host_view.h"
+#include "test/kernels/reference/reference.h"
 
 namespace dstrain::kernels::reference {
 
