@@ -177,6 +177,17 @@ for variable in sorted(set(variables) - TESTS_OWN - listed):
 for variable in sorted(listed - set(variables)):
     problems.append(f"{PAGE}: nothing reads or sets {variable}")
 
+# One page lists what another version of LibTorch may change.
+TORCH_PAGE = "engine/TORCH.md"
+INNER = re.compile(r"#include <(torch/csrc|ATen/ops/_|ATen/cudnn/|ATen/native/|ATen/cuda/CUDAGraph|ATen/core/LegacyTypeDispatch|ATen/record_function"
+                   r"|c10/cuda/CUDACachingAllocator|c10/cuda/CUDAGraphsC10|c10/util/ThreadLocalDebugInfo|c10/core/AutogradState|c10/core/TensorImpl)"
+                   r"|^#.*\bTORCH_VERSION_(MAJOR|MINOR)", re.M)
+named_there = set(re.findall(r"`([\w./]+\.(?:h|cpp))`", (ROOT / TORCH_PAGE).read_text()))
+for name in files:
+    if name.startswith("engine/") and name.endswith((".h", ".cpp")) and name.removeprefix("engine/") not in named_there:
+        if found := INNER.search((ROOT / name).read_text()):
+            problems.append(f"{name}: '{found[0]}' depends on the version of LibTorch, and {TORCH_PAGE} does not name the file")
+
 for folder in ("engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts", *FOLDERS.values()):
     if not folder.startswith("launcher/") and not (ROOT / folder / "README.md").exists():
         problems.append(f"{folder}: has no README.md")
