@@ -77,8 +77,7 @@ std::optional<ChatForm> ChatForm::of(const DataConfig& data, const Tokenizer& to
     const std::vector<std::int32_t> one = {*id};
     variables.emplace_back(key, chat::Value::text(tokenizer.decode(one, false)));
   }
-  for (const std::string& argument : data.template_args)
-    variables.push_back(argument_of(argument));
+  for (const std::string& argument : data.template_args) variables.push_back(argument_of(argument));
   const std::optional<Day> day = day_of(data);
   const auto is_date = [](const auto& variable) { return variable.first == "date_string"; };
   if (day && std::ranges::none_of(variables, is_date))
