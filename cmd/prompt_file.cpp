@@ -39,7 +39,7 @@ FilePrompt prompt_of(const nlohmann::json& json, const std::string& line, const 
   return found;
 }
 
-/// Of one list of objects; nothing where the file is none.
+/// A prompt for each entry of one list of objects; nothing where the file is none.
 std::vector<FilePrompt> prompts_of_list(const std::string& text, const std::string& file) {
   std::vector<FilePrompt> prompts;
   nlohmann::json json;

@@ -81,7 +81,7 @@ run:       {{ epochs: 0, steps: 1, evaluate: never, output: {folder}/runs, check
     found, told = show([plain, shorter], "data.too_long=turns", room)
     assert found == show([shorter, shorter])[0], found
     assert f"data: 1 chats are without their oldest turns, to fit data.sequence ({len(fits)}); first" in told and "record 1" in told, told
-    found, told = show([turns("x" * 900, "y"), shorter], "data.too_long=turns", room)
+    found, told = show([turns("1 2 3 " * 300, "y"), shorter], "data.too_long=turns", room)
     assert len(found) == 1 and "1 left out" in told and f"data.sequence is {len(fits)}" in told, told
     found, _ = show([plain], "data.too_long=turns", "data.split_turns=true", room)
     assert len(found) == 4 and found[-1][0] == fits and sum(found[-1][1]) < sum(show([shorter])[0][0][1]), found

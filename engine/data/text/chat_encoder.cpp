@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
-/// Of a chat that data.split_turns makes samples of: each has all before it.
+/// Answers of a chat that data.split_turns takes: each sample has all before it.
 constexpr std::size_t kMostSplitTurns = 256;
 
 class ChatEncoder {

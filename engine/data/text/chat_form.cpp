@@ -77,9 +77,11 @@ std::optional<ChatForm> ChatForm::of(const DataConfig& data, const Tokenizer& to
     const std::vector<std::int32_t> one = {*id};
     variables.emplace_back(key, chat::Value::text(tokenizer.decode(one, false)));
   }
-  const std::optional<Day> day = day_of(data);
-  if (day) variables.emplace_back("date_string", chat::Value::text(format_day(*day)));
   for (const std::string& argument : data.template_args) variables.push_back(argument_of(argument));
+  const std::optional<Day> day = day_of(data);
+  const auto is_date = [](const auto& variable) { return variable.first == "date_string"; };
+  if (day && std::ranges::none_of(variables, is_date))
+    variables.emplace_back("date_string", chat::Value::text(format_day(*day)));
   ChatForm form(chat::ChatRenderer(chat::ChatTemplate::parse(*text, std::move(name)),
                                    tokenizer.special_tokens(), std::move(variables),
                                    day.value_or(Day())));

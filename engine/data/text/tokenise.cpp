@@ -41,7 +41,7 @@ struct Batch {
   std::vector<Record> records;
   std::size_t bytes = 0;
   std::vector<std::uint32_t> tokens;  ///< of all records
-  /// Of each record as many as it gives; `end` counts in `tokens`, `record` in `records`.
+  /// As many for each record as it gives; `end` counts in `tokens`, `record` in `records`.
   std::vector<TokenFile::Sample> samples;
   std::vector<std::int64_t> shortened;      ///< numbers of records that lost turns
   std::vector<std::int64_t> special_texts;  ///< numbers of records with special tokens as text
