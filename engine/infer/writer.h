@@ -23,7 +23,7 @@ struct WriteOptions {
   std::vector<std::string> stop_texts;    ///< the same
   /// A step starts before the tokens of the one before are known here, so that a device does not
   /// wait for the host; each answer that a stop token ends costs one step more. Nothing: on a GPU.
-  std::optional<bool> ahead;
+  std::optional<bool> ahead = {};
 };
 
 struct WrittenAnswer {
