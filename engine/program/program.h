@@ -8,6 +8,7 @@
 #include "engine/base/units.h"
 #include "engine/program/layout.h"
 #include "engine/program/schedules/schedule.h"
+#include "engine/program/work.h"
 
 namespace dstrain {
 
@@ -134,6 +135,8 @@ struct Action {
   int group = -1;  ///< gather, release, clear, reduce, gather_sum, update, fetch, evict
   int micro_batch = -1;
   int part = -1;             ///< of the group (Layout::part); -1: all of it
+  /// What it does, in this order; nothing: it only frees.
+  std::vector<Work> work{};
   std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
   /// Indices of Program::buffers. A buffer that is changed in place is written only.
   std::vector<int> reads{};
