@@ -8,6 +8,7 @@
 #include "engine/program/coordinate_part.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/line_check.h"
+#include "engine/program/meaning.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -401,6 +402,8 @@ std::vector<std::string> Checker::run() {
   }
   check_buffers(runs, count, layout_, cost_, order, problems_);
   if (training()) step_end();
+  // It relies on what stands above: that list order is an order of execution.
+  if (problems_.empty()) check_meaning(program_, layout_, cost_, problems_);
   return problems_;
 }
 

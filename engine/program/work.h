@@ -122,9 +122,9 @@ using Work = std::variant<work::Load, work::Run, work::Move, work::Exchange, wor
 [[nodiscard]] std::vector<View> views_read(const Work& work);
 [[nodiscard]] std::vector<View> views_written(const Work& work);
 
-/// What an action with that work and those Action::frees must name as Action::reads and writes (here
-/// ascending) and comm (in the order of the work). What is changed in place is written only, and
-/// read only where it is freed, too.
+/// What an action with that work and those Action::frees must name as Action::reads and writes
+/// (here ascending) and comm (in the order of the work). What is changed in place is written only,
+/// and read only where it is freed, too.
 struct Operands {
   std::vector<int> reads, writes;
   std::vector<Comm> comm;

@@ -1,9 +1,8 @@
-#include "engine/program/builder/writer.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/program/builder/writer.h"
 
 namespace dstrain::builder {
 namespace {
@@ -28,8 +27,8 @@ class Views {
   [[nodiscard]] bool several(CommAxis axis) const { return layout_.extent(axis).ranks > 1; }
 
   /// `elements` from `begin` on of each rank's part.
-  [[nodiscard]] View part_along(int buffer, CommAxis axis, std::int64_t stride,
-                                std::int64_t begin, std::int64_t elements) const {
+  [[nodiscard]] View part_along(int buffer, CommAxis axis, std::int64_t stride, std::int64_t begin,
+                                std::int64_t elements) const {
     View view{.buffer = buffer, .begin = begin, .elements = elements};
     if (several(axis)) view.share = Share{axis, stride};
     return view;
@@ -104,8 +103,9 @@ View Views::activation(int buffer) const {
   };
   // A slot for inputs has room for the largest.
   const bool slot = own.role == fetched_input;
-  return {.buffer = buffer,
-          .elements = slot ? boundary(action_.block - int{runs_block(action_.kind)}) : own.elements};
+  return {
+      .buffer = buffer,
+      .elements = slot ? boundary(action_.block - int{runs_block(action_.kind)}) : own.elements};
 }
 
 void Views::run() {
@@ -138,8 +138,7 @@ void Views::run() {
     const BufferRole role = writer_.program.buffers[to_index(id)].role;
     if (role == BufferRole::gradient || role == BufferRole::whole_gradient) {
       run.writes.push_back(
-          {.buffer = id,
-           .elements = layout_.whole_gradient_elements(trained[gradients++])});
+          {.buffer = id, .elements = layout_.whole_gradient_elements(trained[gradients++])});
     } else {
       run.writes.push_back(activation(id));
     }
@@ -153,8 +152,7 @@ void Views::gather_codes(const View& own, const View& whole, int codes) {
   const View received = {.buffer = codes, .elements = all};
   add(work::Code{.from = own, .to = sent, .format = *layout_.gather_format});
   exchange(CommOp::all_gather, kind().cut, sent, received, 1);
-  add(work::Code{
-      .from = received, .to = whole, .format = *layout_.gather_format, .decode = true});
+  add(work::Code{.from = received, .to = whole, .format = *layout_.gather_format, .decode = true});
 }
 
 void Views::gather() {
@@ -169,8 +167,8 @@ void Views::gather() {
   const Range all_own = {0, layout_.own_elements(group())};
   // The own part is at rest, or was fetched to its place.
   const bool fetched = layout_.gathered_into_slot(group()) && action_.reads.empty();
-  const View own = fetched ? part_along(whole.buffer, kind().cut, shard(), 0, shard())
-                           : own_parameters(all_own);
+  const View own =
+      fetched ? part_along(whole.buffer, kind().cut, shard(), 0, shard()) : own_parameters(all_own);
   if (const int codes = find(action_.writes, coded_parameters); codes >= 0) {
     gather_codes(own, whole, codes);
   } else {
@@ -189,8 +187,8 @@ void Views::reduce_codes(int whole, const View& sum) {
   const int nodes = layout_.extent(CommAxis::shard_outer).ranks;
   const std::int64_t run = padded() / nodes;
   if (nodes == 1) {
-    exchange(CommOp::reduce_scatter, CommAxis::shard_inner,
-             {.buffer = whole, .elements = padded()}, sum, kFloatBytes);
+    exchange(CommOp::reduce_scatter, CommAxis::shard_inner, {.buffer = whole, .elements = padded()},
+             sum, kFloatBytes);
     return;
   }
   const int codes = find(action_.writes, BufferRole::coded_gradient);
@@ -209,11 +207,8 @@ void Views::reduce_codes(int whole, const View& sum) {
   const View received = {.buffer = codes, .begin = half, .elements = half};
   exchange(CommOp::all_to_all, CommAxis::shard_outer, {.buffer = codes, .elements = half}, received,
            1);
-  add(work::Code{.from = received,
-                 .to = sum,
-                 .format = *layout_.reduce_format,
-                 .decode = true,
-                 .sum = true});
+  add(work::Code{
+      .from = received, .to = sum, .format = *layout_.reduce_format, .decode = true, .sum = true});
 }
 
 void Views::reduce() {
@@ -241,8 +236,7 @@ void Views::reduce() {
     reduce_codes(whole, own_sum);
     part = own_sum;
   } else if (several(kind().cut)) {
-    const View sum =
-        narrow >= 0 ? part_along(narrow, kind().cut, shard(), 0, shard()) : own_sum;
+    const View sum = narrow >= 0 ? part_along(narrow, kind().cut, shard(), 0, shard()) : own_sum;
     exchange(CommOp::reduce_scatter, kind().cut, part, sum, width);
     part = sum;
   }
@@ -260,10 +254,10 @@ void Views::norm() {
     if (gradient < 0) continue;
     const std::int64_t elements = layout_.summed_elements(g);
     norm.squares.push_back(
-        {.gradient = layout_.splits_sum(g)
-                         ? part_along(gradient, layout_.groups[to_index(g)].copies, elements, 0,
-                                      elements)
-                         : own_gradient(g, {0, elements}),
+        {.gradient =
+             layout_.splits_sum(g)
+                 ? part_along(gradient, layout_.groups[to_index(g)].copies, elements, 0, elements)
+                 : own_gradient(g, {0, elements}),
          .holders = layout_.summing_ranks(g)});
   }
   add(std::move(norm));
@@ -362,11 +356,10 @@ void Views::transfer() {
   const bool sends = action_.kind == send_down || action_.kind == send_up;
   const bool to_next = action_.kind == send_down || action_.kind == receive_up;
   const int ranks = layout_.pipeline_degree();
-  work::Exchange exchange{
-      .op = sends ? CommOp::send : CommOp::receive,
-      .axis = CommAxis::pipeline,
-      .width = layout_.widths.compute,
-      .peer = (writer_.program.coordinate + (to_next ? 1 : ranks - 1)) % ranks};
+  work::Exchange exchange{.op = sends ? CommOp::send : CommOp::receive,
+                          .axis = CommAxis::pipeline,
+                          .width = layout_.widths.compute,
+                          .peer = (writer_.program.coordinate + (to_next ? 1 : ranks - 1)) % ranks};
   (sends ? exchange.from : exchange.to) =
       activation(sends ? action_.reads.front() : action_.writes.front());
   add(exchange);
