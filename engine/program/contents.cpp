@@ -62,6 +62,16 @@ std::uint32_t axis_bits(CommAxis axis, const Layout& layout) {
 
 void Content::assign(std::vector<Piece>& pieces, std::int64_t begin, std::int64_t end,
                      const Value& value) {
+  // At the end, as messages to many ranks are written.
+  if (pieces.empty() || pieces.back().end <= begin) {
+    const bool further = !pieces.empty() && pieces.back().end == begin &&
+                         pieces.back().value.further(begin - pieces.back().begin) == value;
+    if (further)
+      pieces.back().end = end;
+    else
+      pieces.push_back({begin, end, value});
+    return;
+  }
   std::vector<Piece> list;
   list.reserve(pieces.size() + 1);
   const auto add = [&](Piece piece) {
