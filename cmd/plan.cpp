@@ -21,6 +21,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
+#include "engine/program/program_text.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 
@@ -66,8 +67,15 @@ PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
   for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
     const RecipePlan made = plan_recipe(loaded, options.ranks, machine, phase);
     fits = fits && made.report.fits();
-    texts.push_back(options.json ? plan_json(made.report, made.strategy, made.cost)
-                                 : plan_text(made.report, made.strategy, made.cost));
+    if (options.program) {
+      std::vector<std::string> line;
+      for (const Program& program : made.strategy.line)
+        line.push_back(program_text(program, made.strategy.layout, made.cost));
+      texts.push_back(fmt::format("{}", fmt::join(line, "\n")));
+    } else {
+      texts.push_back(options.json ? plan_json(made.report, made.strategy, made.cost)
+                                   : plan_text(made.report, made.strategy, made.cost));
+    }
     if (!options.json && cut)
       texts.back() = describe_phase(loaded.recipe, phase) + "\n" + texts.back();
   }
@@ -157,8 +165,14 @@ Command add_plan(CLI::App& root) {
                   "Default: the machine's, 360\n"
                   "for GPUs (eight adapters of 400 Gbit/s).")
       ->check(positive_number());
-  app->add_flag("--json", options->json,
-                "Print one JSON object instead of tables, of several recipes a list of them.");
+  CLI::Option* json =
+      app->add_flag("--json", options->json,
+                    "Print one JSON object instead of tables, of several recipes a list of them.");
+  app->add_flag("--program", options->program,
+                "Print the step as the ranks run it, action by action, in place of tables: what "
+                "each does on which buffers, and\nwhat it waits for. Repetitions for other blocks "
+                "and micro-batches are counted.")
+      ->excludes(json);
   CLI::Option* search = app->add_flag(
       "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
   app->add_option("--top", options->top, "Layouts to show. Default: 10.")

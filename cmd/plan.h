@@ -12,6 +12,7 @@ struct PlanOptions {
   int ranks = 1;
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   bool json = false;
+  bool program = false;  ///< the actions of a step in place of tables
   MachineOptions machine;
   bool search = false;  ///< for the fastest layout; the others are of the search
   int top = 10;         ///< rows

@@ -8,6 +8,7 @@
 #include "engine/program/coordinate_part.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/line_check.h"
+#include "engine/program/meaning.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -74,7 +75,7 @@ class Checker {
   [[nodiscard]] int num_blocks() const { return static_cast<int>(cost_.blocks.size()); }
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost_.groups.size()); }
   void fields(int i);
-  void collectives(int i);
+  void operands(int i);
   void direction(int i);
   void resting_state();
   void waits(int i);
@@ -154,11 +155,17 @@ void Checker::direction(int i) {
     problem("{}: coordinate {} has the other side", name(i), other);
 }
 
-/// Those of the layout and inside the block, and the workspace of the block or the update.
-void Checker::collectives(int i) {
+/// Buffers and collectives are those of the work, the workspace is that of the block or the update.
+void Checker::operands(int i) {
   const Action& a = actions_[to_index(i)];
-  if (a.comm != collectives_of(a, program_, layout_, cost_))
-    problem("{} names other collectives than the layout or its block asks for", name(i));
+  const Operands wanted = operands_of(a.work, a.frees, program_.buffers);
+  const auto same = [](std::vector<int> named, const std::vector<int>& ids) {
+    std::ranges::sort(named);
+    return named == ids;
+  };
+  if (!same(a.reads, wanted.reads)) problem("{} reads other buffers than its work", name(i));
+  if (!same(a.writes, wanted.writes)) problem("{} writes other buffers than its work", name(i));
+  if (a.comm != wanted.comm) problem("{} names other collectives than its work", name(i));
   Bytes workspace = 0;
   if (runs_block(a.kind)) {
     const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;
@@ -237,11 +244,14 @@ void Checker::waits(int i) {
     }
   }
   const Action& a = actions_[to_index(i)];
-  for (const auto* ids : {&a.reads, &a.writes, &a.frees}) {
-    for (const int id : *ids) {
-      if (id < 0 || to_index(id) >= program_.buffers.size())
-        problem("{} names buffer {} of {}", name(i), id, program_.buffers.size());
-    }
+  const auto exists = [&](int id) {
+    if (id < 0 || to_index(id) >= program_.buffers.size())
+      problem("{} names buffer {} of {}", name(i), id, program_.buffers.size());
+  };
+  for (const auto* ids : {&a.reads, &a.writes, &a.frees}) std::ranges::for_each(*ids, exists);
+  for (const Work& work : a.work) {
+    for (const View& view : views_read(work)) exists(view.buffer);
+    for (const View& view : views_written(work)) exists(view.buffer);
   }
 }
 
@@ -378,7 +388,7 @@ std::vector<std::string> Checker::run() {
     waits(i);
   }
   if (!problems_.empty()) return problems_;  // what follows uses them as indices
-  for (int i = 0; i < count; ++i) collectives(i);
+  for (int i = 0; i < count; ++i) operands(i);
   resting_state();
 
   const Program runs = unrolled(program_);
@@ -392,6 +402,8 @@ std::vector<std::string> Checker::run() {
   }
   check_buffers(runs, count, layout_, cost_, order, problems_);
   if (training()) step_end();
+  // It relies on what stands above: that list order is an order of execution.
+  if (problems_.empty()) check_meaning(program_, layout_, cost_, problems_);
   return problems_;
 }
 

@@ -308,6 +308,10 @@ Axes used(const Layout& layout, Axes axes) {
 
 }  // namespace
 
+Axes equal_axes(const Layout& layout, Cut cut) {
+  return used(layout, Axes(Axis::data) | axes_of_equals(cut));
+}
+
 Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                    const StateWidths& widths, const MatrixRule& matrix_rule) {
   if (zero_stage < 0 || zero_stage > 3) {

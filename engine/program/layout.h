@@ -173,6 +173,10 @@ struct Layout {
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                                  const StateWidths& widths, const MatrixRule& matrix_rule = {});
 
+/// Axes with several ranks along which ranks hold the same of weights that are cut so, and of whose
+/// gradients therefore the sum.
+[[nodiscard]] Axes equal_axes(const Layout& layout, Cut cut);
+
 /// Cuts the blocks into `stages`. A group on two coordinates keeps its gradient whole. Error{usage}
 /// where one of them would have no block.
 void set_stages(Layout& layout, const ModelCost& cost, Stages stages);

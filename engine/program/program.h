@@ -8,6 +8,7 @@
 #include "engine/base/units.h"
 #include "engine/program/layout.h"
 #include "engine/program/schedules/schedule.h"
+#include "engine/program/work.h"
 
 namespace dstrain {
 
@@ -133,7 +134,9 @@ struct Action {
   int block = -1;  ///< forward, recompute, backward, send, receive, discard
   int group = -1;  ///< gather, release, clear, reduce, gather_sum, update, fetch, evict
   int micro_batch = -1;
-  int part = -1;             ///< of the group (Layout::part); -1: all of it
+  int part = -1;  ///< of the group (Layout::part); -1: all of it
+  /// What it does, in this order; nothing: it only frees.
+  std::vector<Work> work{};
   std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
   /// Indices of Program::buffers. A buffer that is changed in place is written only.
   std::vector<int> reads{};
@@ -287,13 +290,13 @@ struct ChannelGroup {
 /// order and pairing of forward and backward; every action reads, writes and frees exactly the
 /// buffers that its kind needs, of the right size; a buffer is read only while it holds that
 /// content, filled only when it holds none, freed by its last reader, and holds nothing at the end
-/// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
-/// layout and inside the blocks; every group's gradient of every micro-batch is reduced exactly
-/// once and before norm; what ranks sum in parts is gathered once; every group is updated exactly
-/// once, after norm; no action waits for a later one, so that there is no cycle and list order is
-/// an order of execution; every part of offloaded states is updated once. Order is what lanes,
-/// `after` and `after_previous` guarantee, transitively, over as many runs as use a batch buffer
-/// twice.
+/// unless it rests; conflicting uses are ordered across lanes; buffers and collectives are those of
+/// the work, and the work computes a step (meaning.h); every group's gradient of every micro-batch
+/// is reduced exactly once and before norm; what ranks sum in parts is gathered once; every group
+/// is updated exactly once, after norm; no action waits for a later one, so that there is no cycle
+/// and list order is an order of execution; every part of offloaded states is updated once. Order
+/// is what lanes, `after` and `after_previous` guarantee, transitively, over as many runs as use a
+/// batch buffer twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

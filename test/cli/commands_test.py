@@ -60,6 +60,10 @@ for ranks, some in commented.items():
         assert abs(memory["total_bytes"] / 2**30 / gib - 1) < 0.02, (recipe, gib, ranks, memory)
         assert host is None or abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / host - 1) < 0.02, (recipe, memory)
 
+# The step, action by action; what repeats itself is counted.
+step = expect_success(run("plan", "recipes/quickstart.yaml", "--ranks", 2, "--program"))
+assert all(part in step for part in ("Program of every rank: 38 actions", "all-gather along shard", "more like those above")), step
+
 # What does not fit is told by the exit code, too.
 small = run("plan", "recipes/quickstart.yaml", "--set", "memory.limit=0.001")
 assert small.returncode == 64 and "DOES NOT FIT" in small.stdout and "a rank needs" in small.stderr, small

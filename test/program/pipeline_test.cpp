@@ -7,6 +7,7 @@
 #include "engine/program/schedules/schedule.h"
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
+#include "test/program/soundness.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
@@ -85,7 +86,9 @@ TEST_CASE("every line of programs is sound", "[program][pipeline][property]") {
   int lines = 0;
   for_each_line([&](const LineCase& c) {
     ++lines;
-    const std::string training = problems(training_line(c), c);
+    const Line line = training_line(c);
+    for (const Program& program : line) test::require_operands(program, c.layout, c.cost);
+    const std::string training = problems(line, c);
     if (!training.empty()) FAIL(training);
     const std::string evaluation = problems(evaluation_line(c), c);
     if (!evaluation.empty()) FAIL(evaluation);

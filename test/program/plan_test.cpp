@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/program/plan_report.h"
+#include "engine/program/program_text.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -68,6 +69,12 @@ TEST_CASE("plans read as they did", "[plan][golden]") {
   }
   pipeline.recipe.parallel.pipeline = 4;
   check_golden("pipeline_4_zero1_2", pipeline.text());
+}
+
+TEST_CASE("a program reads as it did", "[plan][golden]") {
+  const Planned sharded = planned(2, 2, 256);
+  const Strategy s = sharded.strategy();
+  check_golden("program_zero2_2", program_text(s.training, s.layout, sharded.cost));
 }
 
 TEST_CASE("a plan that does not fit says so", "[plan]") {

@@ -175,11 +175,12 @@ void Parameters::add_second_shards() {
         writer_.add_buffer(BufferRole::second_shard, g, writer_.layout.second_elements(g),
                            writer_.layout.widths.compute);
     writer_.action(own.front()).writes.push_back(id);
+    writer_.write_work(writer_.action(own.front()));
     for (std::size_t turn = 1; turn < own.size(); ++turn) {
       Action& action = writer_.action(own[turn]);
       action.reads = {id};
       action.writes.resize(1);  // without codes
-      action.comm = collectives_of(action, writer_.program, writer_.layout, writer_.cost);
+      writer_.write_work(action);
     }
     writer_.action(own.back()).frees = {id};
   }

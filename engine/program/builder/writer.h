@@ -44,10 +44,12 @@ struct Writer {
   int add(ActionKind kind, Action action) {
     action.kind = kind;
     if (action.lane == Lane::compute) action.lane = lanes_of(kind).front();
-    action.comm = collectives_of(action, program, layout, cost);
+    write_work(action);
     program.actions.push_back(std::move(action));
     return static_cast<int>(program.actions.size()) - 1;
   }
+  /// Sets the work of an action that has all its buffers, and its collectives.
+  void write_work(Action& action) const;
   int add_buffer(BufferRole role, int owner, std::int64_t elements, int width) {
     program.buffers.push_back({.role = role, .owner = owner, .elements = elements, .width = width});
     return static_cast<int>(program.buffers.size()) - 1;
