@@ -19,11 +19,11 @@ constexpr double kPi = 3.14159265358979323846;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-struct Activation {
+struct ValueAndSlope {
   double value, slope;
 };
 
-Activation gelu(double x, Gelu kind) {
+ValueAndSlope gelu(double x, Gelu kind) {
   if (kind == Gelu::erf) {
     const double cdf = 0.5 * std::erfc(-x / std::sqrt(2.0));
     return {x * cdf, cdf + x * std::exp(-0.5 * x * x) / std::sqrt(2 * kPi)};
@@ -34,7 +34,7 @@ Activation gelu(double x, Gelu kind) {
           0.5 * (1 + t) + 0.5 * x * (1 - t * t) * factor * (1 + 3 * 0.044715 * x * x)};
 }
 
-Activation silu(double x) {
+ValueAndSlope silu(double x) {
   const double s = sigmoid(x);
   return {x * s, s * (1 + x * (1 - s))};
 }
@@ -68,7 +68,7 @@ void bias_gelu_backward(const BiasGeluBackward& a) {
     double sum = 0;
     for (std::int64_t row = 0; row < a.rows; ++row) {
       const std::int64_t i = row * a.cols + column;
-      const Activation own = gelu(z.at(i) + bias.at(column), a.kind);
+      const ValueAndSlope own = gelu(z.at(i) + bias.at(column), a.kind);
       const double grad = grad_y.at(i) * own.slope;
       grad_z.set(i, grad);
       if (a.y != nullptr) View(a.y, a.dtype).set(i, own.value);
@@ -122,7 +122,7 @@ void swiglu_backward(const SwigluBackward& a) {
   for (std::int64_t row = 0; row < a.rows; ++row) {
     for (std::int64_t i = 0; i < a.cols; ++i) {
       const std::int64_t gate = row * 2 * a.cols + i;
-      const Activation s = silu(gate_up.at(gate));
+      const ValueAndSlope s = silu(gate_up.at(gate));
       const double up = gate_up.at(gate + a.cols), grad = grad_h.at(row * a.cols + i);
       grad_gate_up.set(gate, grad * up * s.slope);
       grad_gate_up.set(gate + a.cols, grad * s.value);
