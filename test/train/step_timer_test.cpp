@@ -10,7 +10,7 @@
 namespace dstrain {
 namespace {
 
-void work(int milliseconds) {
+void work_for(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
@@ -23,20 +23,20 @@ TEST_CASE("a step's time is divided among its phases, lanes and waits", "[train]
   StepTimer timer(cpu, 1, record);
   timer.begin(7, stream);
   timer.begin_action(Lane::gather, stream);
-  work(4);
+  work_for(4);
   timer.end_action(Lane::gather, /*communicates=*/true, stream);
   timer.enter(Phase::forward, stream);
-  work(8);
+  work_for(8);
   timer.enter(Phase::backward, stream);
-  work(16);
+  work_for(16);
   timer.begin_action(Lane::copy_in, stream);
-  work(2);
+  work_for(2);
   timer.end_action(Lane::copy_in, /*communicates=*/false, stream);
   timer.enter(Phase::forward, stream);
-  work(8);
+  work_for(8);
   timer.enter(Phase::norm, stream);
   timer.begin_action(Lane::compute, stream);
-  work(3);
+  work_for(3);
   timer.end_action(Lane::compute, /*communicates=*/true, stream);
   timer.enter(Phase::update, stream);
   timer.end(stream);
