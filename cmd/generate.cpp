@@ -280,9 +280,7 @@ int batch_for(const GenerateArguments& arguments, const Model& model, at::Scalar
               const DeviceFacts& device, std::size_t answers, std::int64_t capacity) {
   std::int64_t batch =
       std::min<std::int64_t>(device.is_cuda() ? 512 : 64, static_cast<std::int64_t>(answers));
-  // Scores of the vocabulary are held in fp32, and once more while one is chosen.
-  const Bytes row = capacity * CachedModel::token_bytes(model, dtype) +
-                    Bytes{8} * static_cast<Bytes>(model.vocab_size);
+  const Bytes row = CachedModel::slot_bytes(model, dtype, capacity);
   if (device.is_cuda() && row > 0) {
     const MemoryFigures memory = memory_figures(device.device);
     const Bytes room = (memory.device_total - memory.device_used) / 10 * 8;

@@ -71,11 +71,12 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
   if (!device.is_cuda() || model.experts_per_token > 0) steps_before_graph_ = -1;
 }
 
-Bytes CachedModel::token_bytes(const Model& model, at::ScalarType dtype) {
-  Bytes bytes = 0;
+Bytes CachedModel::slot_bytes(const Model& model, at::ScalarType dtype, std::int64_t capacity) {
+  Bytes bytes = Bytes{8} * static_cast<Bytes>(model.vocab_size);
   for (const auto& block : model.blocks) {
     if (const auto kept = block->key_values())
-      bytes += 2 * kept->heads * kept->head_dim * static_cast<Bytes>(c10::elementSize(dtype));
+      bytes += capacity * 2 * kept->heads * kept->head_dim *
+               static_cast<Bytes>(c10::elementSize(dtype));
   }
   return bytes;
 }

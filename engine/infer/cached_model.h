@@ -44,8 +44,10 @@ class CachedModel {
   static constexpr std::int64_t kLikely = -1;
   static constexpr std::size_t kStepsOnWay = 2;
 
-  /// Bytes of keys and values of one token.
-  [[nodiscard]] static Bytes token_bytes(const Model& model, at::ScalarType dtype);
+  /// Bytes of a slot: keys and values of `capacity` tokens, and the scores of one in fp32, which are
+  /// held once more while one is chosen.
+  [[nodiscard]] static Bytes slot_bytes(const Model& model, at::ScalarType dtype,
+                                        std::int64_t capacity);
 
  private:
   struct Pass {

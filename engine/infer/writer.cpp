@@ -85,7 +85,11 @@ class Writing {
 
   /// Reads prompts into free slots, starts steps and takes the tokens of one; false at the end.
   bool step() {
-    if (is_time_to_read()) read_waiting();
+    const auto free = static_cast<std::size_t>(
+        std::ranges::count_if(active_, [](const auto& own) { return !own.has_value(); }));
+    steps_of_free_slots_ += free;
+    if (free == active_.size() || steps_of_free_slots_ >= kStepsOfReading * active_.size())
+      read_waiting();
     while (on_way_.size() < ahead_ && start_step()) {
     }
     if (on_way_.empty()) return !waiting_.empty();
@@ -102,14 +106,6 @@ class Writing {
 
   [[nodiscard]] bool is_greedy() const {
     return options_.sampling.temperature == 0 && options_.sampling.repetition_penalty == 1;
-  }
-
-  [[nodiscard]] bool is_time_to_read() {
-    if (waiting_.empty()) return false;
-    const auto free = static_cast<std::size_t>(
-        std::ranges::count_if(active_, [](const auto& own) { return !own.has_value(); }));
-    steps_of_free_slots_ += free;
-    return free == active_.size() || steps_of_free_slots_ >= kStepsOfReading * active_.size();
   }
 
   /// False where each answer ends with the tokens that are on their way.

@@ -15,20 +15,6 @@ namespace {
 
 constexpr int kNoAction = -1;
 
-/// Outputs, saved tensors, batches and slots hold nothing until they are filled; the rest holds
-/// state of the run.
-bool at_rest(BufferRole role) {
-  using enum BufferRole;
-  return role == parameters || role == gradient || role == master || role == moments ||
-         role == average || role == block_state;
-}
-
-/// Used inside one action only.
-bool scratch(BufferRole role) {
-  using enum BufferRole;
-  return role == shard_sum || role == wire || role == coded_parameters || role == coded_gradient;
-}
-
 /// Reads the runs once in order and follows what every buffer holds.
 class BufferChecker {
  public:
@@ -238,7 +224,7 @@ void BufferChecker::write(int i, int id, Content& content) {
   const bool adds = sums || changes;
   if (changes && (!content.filled || content.group != a.group || content.part != a.part))
     problem("{} changes {}, which does not hold that", name(i), buffer_name(id));
-  if (!at_rest(role) && !scratch(role)) {
+  if (!at_rest(role) && !inside_one_action(role)) {
     if (sums && (!content.filled || content.micro_batch != a.micro_batch)) {
       problem("{} adds to {}, which holds no gradient of that micro-batch", name(i),
               buffer_name(id));
@@ -391,7 +377,7 @@ void BufferChecker::run() {
   for (int id = 0; id < static_cast<int>(contents_.size()); ++id) {
     const BufferRole role = program_.buffers[to_index(id)].role;
     const Content& content = contents_[to_index(id)].front();
-    if (content.filled && !at_rest(role) && !scratch(role))
+    if (content.filled && !at_rest(role) && !inside_one_action(role))
       problem("{} is not freed, filled by {}", buffer_name(id), name(content.writer));
   }
   if (training()) each_reduced_once(runs);

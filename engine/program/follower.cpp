@@ -9,18 +9,6 @@ namespace dstrain {
 namespace meaning {
 namespace {
 
-/// Holds state of the run from step to step.
-bool rests(BufferRole role) {
-  using enum BufferRole;
-  return role == parameters || role == gradient || role == master || role == moments ||
-         role == average || role == block_state;
-}
-/// Used inside one action only.
-bool scratch(BufferRole role) {
-  using enum BufferRole;
-  return role == shard_sum || role == wire || role == coded_parameters || role == coded_gradient;
-}
-
 /// What buffers of the role are for.
 bool fits(const Buffer& buffer, const Value& value) {
   using enum BufferRole;
@@ -109,7 +97,7 @@ void Follower::begin() {
   }
   for (int id = 0; id < static_cast<int>(program_.buffers.size()); ++id) {
     const Buffer& own = buffer(id);
-    if (!rests(own.role) || own.role == BufferRole::gradient ||
+    if (!at_rest(own.role) || own.role == BufferRole::gradient ||
         own.role == BufferRole::block_state || own.owner < 0)
       continue;
     const GroupLayout& kind = layout_.groups[to_index(own.owner)];
@@ -135,7 +123,7 @@ void Follower::end() {
   for (int id = 0; id < static_cast<int>(program_.buffers.size()); ++id) {
     const Buffer& own = buffer(id);
     Content& content = contents_[to_index(id)];
-    if (!rests(own.role)) {
+    if (!at_rest(own.role)) {
       if (!content.empty()) problems_.push_back(fmt::format("{} is not freed", name(id)));
       continue;
     }
@@ -213,7 +201,7 @@ std::optional<Value> Follower::read_one(const View& view) {
 
 bool Follower::in_place_at_rest(const View& view, const Value& value) const {
   const Buffer& own = buffer(view.buffer);
-  if (!rests(own.role) || value.owner < 0 || value.unit == 0) return true;
+  if (!at_rest(own.role) || value.owner < 0 || value.unit == 0) return true;
   const GroupLayout& kind = layout_.groups[to_index(own.owner)];
   const Partition partition = own.role == BufferRole::parameters ? kind.parameters
                               : own.role == BufferRole::gradient ? kind.gradients
@@ -244,7 +232,7 @@ void Follower::write(const View& to, Value value, bool in_place) {
     problem("writes {} as it is", name(view.buffer));
     return;
   }
-  if (!in_place && !rests(own.role) && !scratch(own.role)) {
+  if (!in_place && !at_rest(own.role) && !inside_one_action(own.role)) {
     // Around the own part, and beside what a slot has of the same group.
     const bool same = !before || std::ranges::all_of(*before, [&](const Part& part) {
       return part.value.kind == value.kind && part.value.owner == value.owner &&
@@ -255,13 +243,13 @@ void Follower::write(const View& to, Value value, bool in_place) {
       return;
     }
   }
-  if (scratch(own.role)) used_scratch_.push_back(view);
+  if (inside_one_action(own.role)) used_scratch_.push_back(view);
   if (!content.write(view, value, ranks(view)))
     problem("writes over shares in {} that lie otherwise", name(view.buffer));
 }
 
 void Follower::free(int id) {
-  if (rests(buffer(id).role)) {
+  if (at_rest(buffer(id).role)) {
     problem("frees {}", name(id));
   } else if (contents_[to_index(id)].empty()) {
     problem("frees {}, which holds nothing", name(id));

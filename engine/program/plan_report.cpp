@@ -170,18 +170,6 @@ std::string collective_table(const PlanReport& plan) {
   return text;
 }
 
-const char* format_name(CodeFormat format) {
-  switch (format) {
-    case CodeFormat::int8:
-      return "int8";
-    case CodeFormat::fp8:
-      return "fp8";
-    case CodeFormat::int4:
-      return "int4";
-  }
-  return "?";
-}
-
 /// The forms of ZeRO++ in use, and the step without each of them.
 std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost& cost,
                                        const Machine& machine) {
@@ -196,13 +184,13 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
   if (layout.gather_format) {
     Layout without = layout;
     without.gather_format.reset();
-    add(fmt::format("{} gathers", format_name(*layout.gather_format)), without);
+    add(fmt::format("{} gathers", code_format_name(*layout.gather_format)), without);
   }
   // Codes of gradients go between groups of second_degree ranks.
   if (layout.reduce_format && layout.second_degree < layout.shard_degree) {
     Layout without = layout;
     without.reduce_format.reset();
-    add(fmt::format("{} reductions", format_name(*layout.reduce_format)), without);
+    add(fmt::format("{} reductions", code_format_name(*layout.reduce_format)), without);
   }
   if (layout.second_degree > 1) {
     Layout without = layout;

@@ -168,6 +168,17 @@ std::span<const Lane> lanes_of(ActionKind kind) {
   return kCompute;
 }
 
+bool at_rest(BufferRole role) {
+  using enum BufferRole;
+  return role == parameters || role == gradient || role == master || role == moments ||
+         role == average || role == block_state;
+}
+
+bool inside_one_action(BufferRole role) {
+  using enum BufferRole;
+  return role == shard_sum || role == wire || role == coded_parameters || role == coded_gradient;
+}
+
 const char* role_name(BufferRole role) {
   using enum BufferRole;
   switch (role) {

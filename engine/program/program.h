@@ -116,6 +116,10 @@ enum class BufferRole {
   held,              ///< what block `owner` keeps from the first to the second part of its backward
 };
 [[nodiscard]] const char* role_name(BufferRole role);
+/// Holds state of the run from step to step; others hold nothing until they are filled.
+[[nodiscard]] bool at_rest(BufferRole role);
+/// Used inside one action only.
+[[nodiscard]] bool inside_one_action(BufferRole role);
 
 /// Memory that actions read and write. All but outputs and saved tensors is allocated once.
 struct Buffer {

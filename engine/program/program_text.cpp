@@ -31,18 +31,6 @@ const char* pass_name(work::Pass pass) {
   return "?";
 }
 
-const char* codes_name(CodeFormat format) {
-  switch (format) {
-    case CodeFormat::int8:
-      return "int8";
-    case CodeFormat::fp8:
-      return "fp8";
-    case CodeFormat::int4:
-      return "int4";
-  }
-  return "?";
-}
-
 bool of_block(BufferRole role) {
   using enum BufferRole;
   return role == output || role == saved || role == output_gradient || role == held ||
@@ -113,7 +101,7 @@ class Words {
   }
   [[nodiscard]] std::string operator()(const work::Code& work) const {
     return fmt::format("{}{} {} {} -> {}", work.decode ? "decode" : "encode",
-                       work.sum ? " and sum" : "", codes_name(work.format), view(work.from),
+                       work.sum ? " and sum" : "", code_format_name(work.format), view(work.from),
                        view(work.to));
   }
   [[nodiscard]] std::string operator()(const work::Norm& work) const {

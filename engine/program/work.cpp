@@ -96,4 +96,16 @@ Operands operands_of(std::span<const Work> list, std::span<const int> frees,
   return operands;
 }
 
+const char* code_format_name(CodeFormat format) {
+  switch (format) {
+    case CodeFormat::int8:
+      return "int8";
+    case CodeFormat::fp8:
+      return "fp8";
+    case CodeFormat::int4:
+      return "int4";
+  }
+  return "?";
+}
+
 }  // namespace dstrain

@@ -115,6 +115,9 @@ struct Zero {
 
 }  // namespace work
 
+/// For people: "int8".
+[[nodiscard]] const char* code_format_name(CodeFormat format);
+
 using Work = std::variant<work::Load, work::Run, work::Move, work::Exchange, work::Code, work::Norm,
                           work::Update, work::Zero>;
 

@@ -1,6 +1,7 @@
 #include <ATen/ops/empty.h>
 
 #include "engine/kernels/wire/wire.h"
+#include "engine/program/work.h"
 #include "test/gpu/bench.h"
 
 /// Coded blocks at the size of a large group; hidden, run with `test_gpu "[.bench]"`.
@@ -10,18 +11,6 @@ namespace {
 using namespace test;
 
 constexpr std::int64_t kElements = std::int64_t{128} * 7'812'500;  // 1e9
-
-const char* name_of(CodeFormat format) {
-  switch (format) {
-    case CodeFormat::int8:
-      return "int8";
-    case CodeFormat::fp8:
-      return "fp8";
-    case CodeFormat::int4:
-      return "int4";
-  }
-  return "?";
-}
 
 double bytes_for(CodeFormat format) { return static_cast<double>(coded_bytes(format, kElements)); }
 
@@ -38,7 +27,7 @@ Case quantize_case(CodeFormat format, at::ScalarType type, bool randomly) {
   const double bytes =
       static_cast<double>(kElements) * static_cast<double>(c10::elementSize(type)) +
       bytes_for(format);
-  return {std::string("quantize_blocks, ") + name_of(format) + (randomly ? " at random" : ""),
+  return {std::string("quantize_blocks, ") + code_format_name(format) + (randomly ? " at random" : ""),
           c10::toString(type), bytes, [=]() -> Run {
             const at::Tensor x = random({1, kElements}, type),
                              coded =
@@ -49,7 +38,7 @@ Case quantize_case(CodeFormat format, at::ScalarType type, bool randomly) {
 }
 
 Case dequantize_case(CodeFormat format) {
-  return {std::string("dequantize_blocks, ") + name_of(format), "to BFloat16",
+  return {std::string("dequantize_blocks, ") + code_format_name(format), "to BFloat16",
           2.0 * static_cast<double>(kElements) + bytes_for(format), [=]() -> Run {
             const at::Tensor coded = coded_parts(format, 1), out = random({1, kElements});
             return [=] { wire::dequantize(coded, out, format); };
@@ -57,7 +46,7 @@ Case dequantize_case(CodeFormat format) {
 }
 
 Case sum_case(CodeFormat format, std::int64_t parts, bool add) {
-  return {std::string("sum_blocks, ") + name_of(format) + (add ? ", added" : ""),
+  return {std::string("sum_blocks, ") + code_format_name(format) + (add ? ", added" : ""),
           std::to_string(parts) + " parts",
           (add ? 8.0 : 4.0) * static_cast<double>(kElements) +
               static_cast<double>(parts) * bytes_for(format),

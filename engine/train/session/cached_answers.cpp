@@ -23,9 +23,7 @@ std::int64_t slots_for(const Model& model, at::ScalarType dtype, std::int64_t sa
                        const GenerateOptions& options) {
   std::int64_t slots = kMostSlots;
   if (options.device.is_cuda()) {
-    // Scores of the vocabulary are held in fp32, and once more while one is chosen.
-    const Bytes row = options.sequence * CachedModel::token_bytes(model, dtype) +
-                      Bytes{8} * static_cast<Bytes>(model.vocab_size);
+    const Bytes row = CachedModel::slot_bytes(model, dtype, options.sequence);
     const MemoryFigures memory = memory_figures(options.device);
     const Bytes room = (memory.device_total - memory.device_used) / 2;
     slots = std::clamp<std::int64_t>(room / row - 1, std::min(options.micro_batch, kMostSlots),
