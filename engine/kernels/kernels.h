@@ -1,6 +1,7 @@
 #pragma once
 
-/// Every kernel: its arguments, the GPU version and the reference in double.
+/// Every kernel: its arguments and the GPU version, and the reference in double where a CPU runs it;
+/// the other references are in test/kernels/reference.
 ///
 /// The rules, once: tensors are dense and row-major; a `void*` holds elements of `dtype`,
 /// statistics and weight gradients are fp32; a `grad_*` of a parameter is added to, everything else

@@ -149,13 +149,6 @@ void dropout(const Dropout& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
-void bias_gelu(const BiasGelu& args);
-void bias_gelu_backward(const BiasGeluBackward& args);
-void column_sum(const ColumnSum& args);
-void partial_sums(const PartialSums& args);
-void swiglu(const Swiglu& args);
-void swiglu_backward(const SwigluBackward& args);
-void swiglu_codes(const SwigluCodes& args);
 void dropout(const Dropout& args);
 }  // namespace reference
 

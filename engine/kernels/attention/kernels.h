@@ -155,9 +155,6 @@ void resize_rows(const ResizeRows& args, cudaStream_t stream);
 
 namespace reference {
 void store_heads(const StoreHeads& args);
-void cached_attention(const CachedAttention& args);
-void rotate_heads(const RotateHeads& args);
-void pack_heads(const PackHeads& args);
 void stretch_heads(const StretchHeads& args);
 void resize_rows(const ResizeRows& args);
 }  // namespace reference

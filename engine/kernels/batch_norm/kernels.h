@@ -7,7 +7,7 @@
 #include "engine/kernels/batch_norm/activation_math.h"
 #include "engine/kernels/dtype.h"
 
-/// Batch norm, and squeeze and excitation: arguments, the GPU version and the reference. The rules
+/// Batch norm, and squeeze and excitation: arguments and the GPU version. The rules
 /// are in engine/kernels/kernels.h.
 ///
 /// An image tensor [samples, pixels, channels] is dense: PyTorch's channels-last layout. The
@@ -234,21 +234,5 @@ void gate_backward_sums(const GateBackwardSums& args, cudaStream_t stream);
 void gate_backward_combine(const GateBackwardCombine& args, cudaStream_t stream);
 void spread_mean(const SpreadMean& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void batch_norm_sums(const BatchNormSums& args);
-void batch_norm_move_sums(const BatchNormMoveSums& args);
-void batch_norm_add_sums(const BatchNormAddSums& args);
-void batch_norm_finish(const BatchNormFinish& args);
-void batch_norm_fold(const BatchNormFold& args);
-void batch_norm_apply(const BatchNormApply& args);
-void batch_norm_backward_sums(const BatchNormBackwardSums& args);
-void batch_norm_backward_finish(const BatchNormBackwardFinish& args);
-void batch_norm_backward_apply(const BatchNormBackwardApply& args);
-void squeeze(const Squeeze& args);
-void gate_backward_sums(const GateBackwardSums& args);
-void gate_backward_combine(const GateBackwardCombine& args);
-void spread_mean(const SpreadMean& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

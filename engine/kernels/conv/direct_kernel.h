@@ -9,7 +9,7 @@
 #include "engine/kernels/dtype.h"
 
 /// Convolutions of images of three channels on tensor cores, without windows in memory: arguments,
-/// the GPU version and the reference. The rules are in engine/kernels/kernels.h.
+/// the GPU version. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 struct DirectShape {
@@ -68,10 +68,5 @@ namespace cuda {
 void direct_conv(const DirectConv& args, cudaStream_t stream);
 void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void direct_conv(const DirectConv& args);
-void direct_conv_backward(const DirectConvBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -8,8 +8,8 @@
 #include "engine/kernels/dtype.h"
 
 /// Depthwise convolutions of images [samples, height, width, channels], which are dense (PyTorch's
-/// channels-last layout), with the batch norms around them: arguments, the GPU version and the
-/// reference. The rules are in engine/kernels/kernels.h; scale, shift and valid as in
+/// channels-last layout), with the batch norms around them: arguments and the GPU version.
+/// The rules are in engine/kernels/kernels.h; scale, shift and valid as in
 /// batch_norm/kernels.h.
 namespace dstrain::kernels {
 
@@ -98,10 +98,5 @@ namespace cuda {
 void depthwise(const Depthwise& args, cudaStream_t stream);
 void depthwise_backward(const DepthwiseBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void depthwise(const Depthwise& args);
-void depthwise_backward(const DepthwiseBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -6,7 +6,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Backward of a ReLU behind a convolution with bias: arguments, the GPU version and the reference.
+/// Backward of a ReLU behind a convolution with bias: arguments and the GPU version.
 /// The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
@@ -25,8 +25,4 @@ struct BiasReluBackward {
 namespace cuda {
 void bias_relu_backward(const BiasReluBackward& args, cudaStream_t stream);
 }
-namespace reference {
-void bias_relu_backward(const BiasReluBackward& args);
-}
-
 }  // namespace dstrain::kernels

@@ -6,7 +6,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Tokens and patches to rows: arguments, the GPU version and the reference. The rules are in
+/// Tokens and patches to rows: arguments and the GPU version. The rules are in
 /// engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
@@ -69,13 +69,5 @@ void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t str
 void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
 void embed_tokens_backward(const EmbedTokensBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void patchify(const Patchify& args);
-void embed_sequence(const EmbedSequence& args);
-void embed_sequence_backward(const EmbedSequenceBackward& args);
-void embed_tokens(const EmbedTokens& args);
-void embed_tokens_backward(const EmbedTokensBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -7,8 +7,8 @@
 #include "engine/kernels/batch_norm/activation_math.h"
 #include "engine/kernels/dtype.h"
 
-/// The gates of squeeze and excitation, from the means of an image's channels: arguments, the GPU
-/// version and the reference. The rules are in engine/kernels/kernels.h. Hu et al. 2018,
+/// The gates of squeeze and excitation, from the means of an image's channels: arguments and the GPU
+/// version. The rules are in engine/kernels/kernels.h. Hu et al. 2018,
 /// arXiv:1709.01507, sec. 3.2.
 namespace dstrain::kernels {
 
@@ -78,11 +78,5 @@ void excite(const Excite& args, cudaStream_t stream);
 void excite_backward(const ExciteBackward& args, cudaStream_t stream);
 void excite_parameters(const ExciteParameters& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void excite(const Excite& args);
-void excite_backward(const ExciteBackward& args);
-void excite_parameters(const ExciteParameters& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

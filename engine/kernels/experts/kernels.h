@@ -149,15 +149,7 @@ void combine_rows_backward(const CombineRowsBackward& args, cudaStream_t stream)
 }  // namespace cuda
 
 namespace reference {
-void route(const Route& args);
-void expert_sums(const ExpertSums& args);
-void expert_shares(const ExpertShares& args);
-void route_backward(const RouteBackward& args);
-void sort_by_expert(const SortByExpert& args);
 void place_by_expert(const PlaceByExpert& args);
-void spread_rows(const SpreadRows& args);
-void combine_rows(const CombineRows& args);
-void combine_rows_backward(const CombineRowsBackward& args);
 }  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -7,7 +7,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Numbers of 8 bits, products of few rows: arguments, the GPU version and the reference. The rules are in
+/// Numbers of 8 bits, products of few rows: arguments and the GPU version. The rules are in
 /// engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
@@ -79,11 +79,5 @@ void few_rows(const FewRows& args, cudaStream_t stream);
 void abs_max(const AbsMax& args, cudaStream_t stream);
 void quantize(const Quantize& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void few_rows(const FewRows& args);
-void abs_max(const AbsMax& args);
-void quantize(const Quantize& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -104,12 +104,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t strea
 }  // namespace cuda
 
 namespace reference {
-void vocab_loss(const VocabLoss& args);
 void vocab_part(const VocabPart& args);
 void vocab_part_loss(const VocabPartLoss& args);
-void vocab_totals(const VocabTotals& args);
-void cross_entropy(const CrossEntropy& args);
-void cross_entropy_backward(const CrossEntropyBackward& args);
 }  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -7,7 +7,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Norms: arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h.
+/// Norms: arguments and the GPU version. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 /// sum = x + delta, rounded to dtype; y = (sum - mean) * rstd * weight + bias. Ba et al. 2016,
@@ -99,12 +99,5 @@ void add_layer_norm_backward(const AddLayerNormBackward& args, cudaStream_t stre
 void add_rms_norm(const AddRmsNorm& args, cudaStream_t stream);
 void add_rms_norm_backward(const AddRmsNormBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void add_layer_norm(const AddLayerNorm& args);
-void add_layer_norm_backward(const AddLayerNormBackward& args);
-void add_rms_norm(const AddRmsNorm& args);
-void add_rms_norm_backward(const AddRmsNormBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -37,7 +37,6 @@ void finish_gradients(const FinishGradients& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
-void add_squares(const AddSquares& args);
 void finish_gradients(const FinishGradients& args);
 }  // namespace reference
 

@@ -9,7 +9,7 @@
 /// The update rules, each as the arithmetic of one element; free of ATen. Every operation stands in
 /// a fixed order and is rounded once, so that results have equal bits on a GPU and on a CPU with
 /// vectors of any width. The loops over elements are in optimizer.cu and optimizer_loops.h, the
-/// definitions in double in reference_optimizer.cpp, the rules' names and moments in
+/// definitions in double in test/kernels/reference, the rules' names and moments in
 /// engine/recipe/optimizers.h.
 ///
 /// A rule has

@@ -36,8 +36,4 @@ struct OptimizerUpdate {
 namespace cuda {
 void update(const OptimizerUpdate& args, cudaStream_t stream);
 }
-namespace reference {
-void update(const OptimizerUpdate& args);
-}
-
 }  // namespace dstrain::kernels

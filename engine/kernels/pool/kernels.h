@@ -6,8 +6,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// Max pooling of images [samples, height, width, channels], dense: arguments, the GPU version and
-/// the reference. The rules are in engine/kernels/kernels.h.
+/// Max pooling of images [samples, height, width, channels], dense: arguments and the GPU version. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 struct PoolShape {
@@ -43,10 +42,5 @@ namespace cuda {
 void max_pool(const MaxPool& args, cudaStream_t stream);
 void max_pool_backward(const MaxPoolBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void max_pool(const MaxPool& args);
-void max_pool_backward(const MaxPoolBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -8,7 +8,7 @@
 #include "engine/kernels/pool/kernels.h"
 
 /// Max pooling of what a norm, or a bias, and ReLU make of an image, without that in memory: of
-/// arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h; scale,
+/// arguments and the GPU version. The rules are in engine/kernels/kernels.h; scale,
 /// shift and valid as in batch_norm/kernels.h. The gradient dz before the ReLU is the sum of grad_y
 /// over the windows whose largest element it was and that are not zero.
 namespace dstrain::kernels {
@@ -69,11 +69,5 @@ void norm_max_pool(const NormMaxPool& args, cudaStream_t stream);
 void norm_max_pool_sums(const NormMaxPoolSums& args, cudaStream_t stream);
 void norm_max_pool_backward(const NormMaxPoolBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void norm_max_pool(const NormMaxPool& args);
-void norm_max_pool_sums(const NormMaxPoolSums& args);
-void norm_max_pool_backward(const NormMaxPoolBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -6,7 +6,7 @@
 
 #include "engine/kernels/dtype.h"
 
-/// One step of an LSTM behind its two products: arguments, the GPU version and the reference. The
+/// One step of an LSTM behind its two products: arguments and the GPU version. The
 /// rules are in engine/kernels/kernels.h. Hochreiter & Schmidhuber 1997, with the forget gate of
 /// Gers et al. 2000; gates in PyTorch's order: input, forget, cell, output.
 namespace dstrain::kernels {
@@ -42,10 +42,5 @@ namespace cuda {
 void lstm_step(const LstmStep& args, cudaStream_t stream);
 void lstm_step_backward(const LstmStepBackward& args, cudaStream_t stream);
 }  // namespace cuda
-
-namespace reference {
-void lstm_step(const LstmStep& args);
-void lstm_step_backward(const LstmStepBackward& args);
-}  // namespace reference
 
 }  // namespace dstrain::kernels

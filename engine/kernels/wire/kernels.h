@@ -65,10 +65,4 @@ void dequantize_blocks(const DequantizeBlocks& args);
 void sum_blocks(const SumBlocks& args);
 }  // namespace cpu
 
-namespace reference {
-void quantize_blocks(const QuantizeBlocks& args);
-void dequantize_blocks(const DequantizeBlocks& args);
-void sum_blocks(const SumBlocks& args);
-}  // namespace reference
-
 }  // namespace dstrain::kernels
