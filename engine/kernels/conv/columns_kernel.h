@@ -7,8 +7,8 @@
 #include "engine/kernels/dtype.h"
 
 /// The windows of a convolution as rows of a matrix, so that the convolution is a product with its
-/// weight: for images of few channels, for which libraries are slow. Arguments and the GPU version; the
-/// rules are in engine/kernels/kernels.h.
+/// weight: for images of few channels, for which libraries are slow. Arguments and the GPU version;
+/// the rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 /// columns[output pixel, (channel * kernel + i) * kernel + j] = x at row oy * stride - before + i

@@ -8,8 +8,8 @@
 #include "engine/base/gpu_limits.h"
 #include "engine/kernels/dtype.h"
 
-/// Convolutions of images of three channels on tensor cores, without windows in memory: arguments,
-/// the GPU version. The rules are in engine/kernels/kernels.h.
+/// Convolutions of images of three channels on tensor cores, without windows in memory: arguments
+/// and the GPU version. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 struct DirectShape {
