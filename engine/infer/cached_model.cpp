@@ -3,8 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -13,7 +12,7 @@
 #include <numeric>
 
 #include "engine/base/error.h"
-#include "engine/models/language_head.h"
+#include "engine/kernels/loss/ops_likely_class.h"
 
 namespace dstrain {
 namespace {
@@ -21,17 +20,45 @@ namespace {
 /// Rows of a pass that reads prompts: products are chosen for each number of rows, so on a GPU
 /// there are few such numbers.
 std::int64_t padded_rows(std::int64_t rows, bool is_gpu) {
-  constexpr std::uint64_t kLeastRows = 16;
+  constexpr std::int64_t kMinRows = 16, kManyRows = 4096;
   if (!is_gpu) return rows;
+  if (rows > kManyRows) return (rows + kManyRows - 1) / kManyRows * kManyRows;
   return static_cast<std::int64_t>(
-      std::bit_ceil(std::max(kLeastRows, static_cast<std::uint64_t>(rows))));
+      std::bit_ceil(static_cast<std::uint64_t>(std::max(kMinRows, rows))));
 }
 
+/// Room for the choice of `rows` tokens: [2, rows] int64, tokens and behind them the logarithms of
+/// their probabilities in fp32, so that one copy brings both.
+at::Tensor room_for_choice(std::int64_t rows, const at::TensorOptions& options) {
+  return at::zeros({2, rows}, options.dtype(at::kLong));
+}
+at::Tensor tokens_of(const at::Tensor& choice) { return choice.select(0, 0); }
+at::Tensor logarithms_of(const at::Tensor& choice) {
+  return choice.select(0, 1).view(at::kFloat).narrow(0, 0, choice.size(1));
+}
+
+Chosen chosen_of(const at::Tensor& choice) {
+  const auto* tokens = tokens_of(choice).const_data_ptr<std::int64_t>();
+  const at::Tensor logarithms = logarithms_of(choice);
+  const float* first = logarithms.const_data_ptr<float>();
+  return {.tokens = {tokens, tokens + choice.size(1)},
+          .log_probabilities = {first, first + choice.size(1)}};
+}
+
+/// Through pinned memory, so that the host does not wait for what the device does before.
 template <typename T>
 at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, c10::Device device) {
-  return at::from_blob(const_cast<T*>(values.data()), {static_cast<std::int64_t>(values.size())},
-                       type)
-      .to(device, type, /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor host =
+      at::empty({static_cast<std::int64_t>(values.size())},
+                at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
+  std::ranges::copy(values, host.mutable_data_ptr<T>());
+  return host.to(device, /*non_blocking=*/true);
+}
+
+LanguageHead& head_of(const Model& model) {
+  auto* const head = dynamic_cast<LanguageHead*>(model.blocks.back().get());
+  DSTRAIN_CHECK(head != nullptr, "a model without a language head");
+  return *head;
 }
 
 }  // namespace
@@ -39,6 +66,7 @@ at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, c10::Dev
 CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype, std::int64_t slots,
                          std::int64_t capacity)
     : model_(model),
+      head_(head_of(model)),
       device_(device),
       stream_(device.is_cuda() ? Stream::from_pool(device) : Stream(device)),
       slots_(slots),
@@ -59,10 +87,10 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
   for (std::size_t i = 0; i < kStepsOnWay; ++i)
     host_steps_.push_back({.tokens = at::zeros({slots}, host.dtype(at::kLong)),
                            .positions = at::zeros({slots}, host.dtype(at::kInt)),
-                           .choice = at::zeros({2, slots}, host.dtype(at::kDouble)),
+                           .choice = room_for_choice(slots, host),
                            .done = Event(device)});
-  likely_ = at::zeros({slots}, index.dtype(at::kLong));
-  step_ = {.tokens = likely_.view({slots, 1}),
+  step_choice_ = room_for_choice(slots, index);
+  step_ = {.tokens = tokens_of(step_choice_).view({slots, 1}),
            .sequences = {.starts = at::arange(slots + 1, index),
                          .longest = capacity,
                          .positions = at::zeros({slots}, index)},
@@ -75,10 +103,15 @@ Bytes CachedModel::slot_bytes(const Model& model, at::ScalarType dtype, std::int
   Bytes bytes = Bytes{8} * static_cast<Bytes>(model.vocab_size);
   for (const auto& block : model.blocks) {
     if (const auto kept = block->key_values())
-      bytes += capacity * 2 * kept->heads * kept->head_dim *
-               static_cast<Bytes>(c10::elementSize(dtype));
+      bytes +=
+          capacity * 2 * kept->heads * kept->head_dim * static_cast<Bytes>(c10::elementSize(dtype));
   }
   return bytes;
+}
+
+std::int64_t CachedModel::rows_at_once() const {
+  constexpr std::int64_t kMinRows = 4096, kElements = std::int64_t{1} << 23;
+  return std::max(kMinRows, kElements / head_.width());
 }
 
 at::Tensor CachedModel::forward(const Pass& pass) {
@@ -94,13 +127,11 @@ at::Tensor CachedModel::forward(const Pass& pass) {
   if (pass.last.defined()) {
     for (at::Tensor& tensor : state) tensor = tensor.index_select(0, pass.last);
   }
-  auto* const head = dynamic_cast<LanguageHead*>(model_.blocks.back().get());
-  DSTRAIN_CHECK(head != nullptr, "a model without a language head");
-  return head->logits(state).to(at::kFloat);
+  return head_.logits(state);
 }
 
-at::Tensor CachedModel::read(std::span<const std::vector<std::int64_t>> prompts,
-                             std::span<const std::int64_t> slots) {
+CachedModel::Reading CachedModel::read(std::span<const std::vector<std::int64_t>> prompts,
+                                       std::span<const std::int64_t> slots) {
   DSTRAIN_CHECK(!prompts.empty() && prompts.size() == slots.size(), "prompts and slots");
   std::vector<std::int64_t> tokens, last;
   std::vector<std::int32_t> positions, own, starts = {0};
@@ -125,16 +156,27 @@ at::Tensor CachedModel::read(std::span<const std::vector<std::int64_t>> prompts,
   for (; fill > 0; fill -= capacity_)
     add(std::vector<std::int64_t>(static_cast<std::size_t>(std::min(fill, capacity_))), slots_);
   const StreamScope scope(stream_);
-  const at::Tensor logits =
-      forward({.tokens = on_device(tokens, at::kLong, device_).unsqueeze(0),
-               .sequences = {.starts = on_device(starts, at::kInt, device_),
-                             .longest = longest,
-                             .positions = on_device(positions, at::kInt, device_)},
-               .slots = on_device(own, at::kInt, device_),
-               .last = on_device(last, at::kLong, device_),
-               .whole = true});
-  stream_.synchronize();
-  return logits;
+  Reading reading{.logits = {}, .choice = {}, .done = Event(device_)};
+  reading.logits = forward({.tokens = on_device(tokens, at::kLong, device_).unsqueeze(0),
+                            .sequences = {.starts = on_device(starts, at::kInt, device_),
+                                          .longest = longest,
+                                          .positions = on_device(positions, at::kInt, device_)},
+                            .slots = on_device(own, at::kInt, device_),
+                            .last = on_device(last, at::kLong, device_),
+                            .whole = true});
+  const at::Tensor choice =
+      room_for_choice(reading.logits.size(0), at::TensorOptions().device(device_));
+  ops::likely_class(reading.logits, tokens_of(choice), logarithms_of(choice));
+  reading.choice = at::empty(choice.sizes(),
+                             at::TensorOptions().dtype(at::kLong).pinned_memory(device_.is_cuda()));
+  reading.choice.copy_(choice, /*non_blocking=*/true);
+  reading.done.record(stream_);
+  return reading;
+}
+
+Chosen CachedModel::finish(const Reading& reading) {
+  reading.done.synchronize();
+  return chosen_of(reading.choice);
 }
 
 void CachedModel::start(std::span<const std::int64_t> tokens,
@@ -149,7 +191,8 @@ void CachedModel::start(std::span<const std::int64_t> tokens,
   if (std::ranges::any_of(tokens, [](std::int64_t token) { return token != kLikely; })) {
     std::ranges::copy(tokens, host.tokens.mutable_data_ptr<std::int64_t>());
     const at::Tensor given = host.tokens.to(device_, /*non_blocking=*/true);
-    likely_.copy_(at::where(given == kLikely, likely_, given));
+    const at::Tensor likely = tokens_of(step_choice_);
+    likely.copy_(at::where(given == kLikely, likely, given));
   }
   std::ranges::copy(positions, host.positions.mutable_data_ptr<std::int32_t>());
   step_.sequences.positions.copy_(host.positions, /*non_blocking=*/true);
@@ -168,22 +211,14 @@ void CachedModel::start(std::span<const std::int64_t> tokens,
 
 void CachedModel::forward_step() {
   step_logits_ = forward(step_);
-  const Likely likely = most_likely_tokens(step_logits_);
-  likely_.copy_(likely.tokens);
-  step_choice_ = at::stack({likely.tokens.to(at::kDouble), likely.logarithms.to(at::kDouble)});
+  ops::likely_class(step_logits_, tokens_of(step_choice_), logarithms_of(step_choice_));
 }
 
 Chosen CachedModel::finish() {
   DSTRAIN_CHECK(finished_ < started_, "no step is on its way");
   const HostStep& host = host_steps_[finished_++ % kStepsOnWay];
   host.done.synchronize();
-  Chosen chosen;
-  const double* data = host.choice.const_data_ptr<double>();
-  for (std::int64_t row = 0; row < slots_; ++row) {
-    chosen.tokens.push_back(static_cast<std::int64_t>(data[row]));
-    chosen.log_probabilities.push_back(static_cast<float>(data[slots_ + row]));
-  }
-  return chosen;
+  return chosen_of(host.choice);
 }
 
 }  // namespace dstrain

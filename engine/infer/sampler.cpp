@@ -50,11 +50,6 @@ at::Tensor logarithms_of(const at::Tensor& logits, const at::Tensor& tokens) {
 
 }  // namespace
 
-Likely most_likely_tokens(const at::Tensor& logits) {
-  const at::Tensor chosen = at::argmax(logits, 1, /*keepdim=*/true);
-  return {chosen.squeeze(1), logarithms_of(logits, chosen).squeeze(1)};
-}
-
 SortedScores allowed_scores(const at::Tensor& scores, const SamplingOptions& options) {
   auto [sorted, tokens] = at::sort(scores / options.temperature, /*dim=*/1, /*descending=*/true);
   const auto forbid = [&sorted](const at::Tensor& where) {
@@ -75,9 +70,10 @@ SortedScores allowed_scores(const at::Tensor& scores, const SamplingOptions& opt
   return {sorted, tokens};
 }
 
-Chosen choose_tokens(const at::Tensor& logits, const SamplingOptions& options,
+Chosen choose_tokens(const at::Tensor& own_logits, const SamplingOptions& options,
                      std::span<const std::span<const std::int64_t>> before,
                      std::span<const float> draws) {
+  const at::Tensor logits = own_logits.to(at::kFloat);
   const at::Tensor scores = options.repetition_penalty == 1
                                 ? logits
                                 : penalised(logits, options.repetition_penalty, before);

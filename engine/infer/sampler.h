@@ -25,14 +25,7 @@ struct Chosen {
   std::vector<float> log_probabilities;  ///< of the model, before any of the options
 };
 
-/// The most likely token of each row of `logits` [rows, vocabulary] fp32, and the logarithm of its
-/// probability: [rows] int64 and fp32.
-struct Likely {
-  at::Tensor tokens, logarithms;
-};
-[[nodiscard]] Likely most_likely_tokens(const at::Tensor& logits);
-
-/// A token for each row of `logits` [rows, vocabulary] fp32. `before`: the tokens of each row so
+/// A token for each row of `logits` [rows, vocabulary]. `before`: the tokens of each row so
 /// far. `draws`: a number in (0, 1) for each row, by which the sorted distribution is inverted.
 [[nodiscard]] Chosen choose_tokens(const at::Tensor& logits, const SamplingOptions& options,
                                    std::span<const std::span<const std::int64_t>> before,

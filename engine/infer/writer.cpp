@@ -14,9 +14,6 @@
 namespace dstrain {
 namespace {
 
-/// Rows that are read together; a longer prompt is read by itself.
-constexpr std::size_t kRowsOfPrompts = 4096;
-
 /// What reading a few prompts costs, in steps: free slots wait for each other until they have cost
 /// as much.
 constexpr std::size_t kStepsOfReading = 2;
@@ -28,7 +25,7 @@ struct Sequence {
   std::vector<std::int64_t> tokens;  ///< prompt and answer
   std::size_t answer_begin = 0;
   double log_probability = 0;
-  std::size_t shown = 0;  ///< bytes of the text that were handed on
+  std::size_t shown = 0;   ///< bytes of the text that were handed on
   std::size_t on_way = 0;  ///< tokens that started steps will choose
 };
 
@@ -83,7 +80,8 @@ class Writing {
                    ? CachedModel::kStepsOnWay
                    : 1) {}
 
-  /// Reads prompts into free slots, starts steps and takes the tokens of one; false at the end.
+  /// Reads prompts into free slots, starts steps, hands on what ended before and takes the tokens
+  /// of a step; false at the end.
   bool step() {
     const auto free = static_cast<std::size_t>(
         std::ranges::count_if(active_, [](const auto& own) { return !own.has_value(); }));
@@ -92,12 +90,36 @@ class Writing {
       read_waiting();
     while (on_way_.size() < ahead_ && start_step()) {
     }
+    hand_on_ended();
     if (on_way_.empty()) return !waiting_.empty();
     finish_step();
     return true;
   }
 
+  /// Texts are made while the device works.
+  void hand_on_ended() {
+    for (Ended& answer : ended_) {
+      Sequence& own = answer.sequence;
+      std::string text = answer.text ? std::move(*answer.text) : answer_of(own);
+      if (text_ && own.prompt == 0 && own.sample == 0) show(own, text, /*whole=*/true);
+      done_({.prompt = own.prompt,
+             .sample = own.sample,
+             .text = std::move(text),
+             .tokens = answer.tokens,
+             .ended = answer.ended,
+             .log_probability = own.log_probability});
+    }
+    ended_.clear();
+  }
+
  private:
+  struct Ended {
+    Sequence sequence;
+    std::optional<std::string> text;  ///< where it was made to find the end
+    int tokens;
+    std::string_view ended;
+  };
+
   /// Who a row of a started step belongs to: its slot may go to another answer before it is done.
   struct Row {
     std::size_t slot, prompt;
@@ -152,7 +174,12 @@ class Writing {
   }
 
   void read_waiting() {
+    struct Prompts {
+      CachedModel::Reading reading;
+      std::vector<std::size_t> slots;
+    };
     steps_of_free_slots_ = 0;
+    std::vector<Prompts> started;
     for (;;) {
       std::vector<std::vector<std::int64_t>> prompts;
       std::vector<std::int64_t> places;
@@ -172,7 +199,7 @@ class Writing {
           --slot;
           continue;
         }
-        if (!prompts.empty() && rows + prompt.size() > kRowsOfPrompts) {
+        if (!prompts.empty() && std::cmp_greater(rows + prompt.size(), model_.rows_at_once())) {
           waiting_.give_back(next);
           break;
         }
@@ -185,8 +212,18 @@ class Writing {
                          .tokens = prompt,
                          .answer_begin = prompt.size()};
       }
-      if (prompts.empty()) return;
-      choose(model_.read(prompts, places), slots, /*all_rows=*/false);
+      if (prompts.empty()) break;
+      started.push_back({.reading = model_.read(prompts, places), .slots = std::move(slots)});
+    }
+    hand_on_ended();
+    for (const Prompts& prompts : started) {
+      const Chosen likely = CachedModel::finish(prompts.reading);
+      if (!is_greedy()) {
+        choose(prompts.reading.logits, prompts.slots, /*all_rows=*/false);
+        continue;
+      }
+      for (std::size_t i = 0; i < prompts.slots.size(); ++i)
+        take(prompts.slots[i], likely.tokens[i], likely.log_probabilities[i]);
     }
   }
 
@@ -220,11 +257,14 @@ class Writing {
     own.log_probability += log_probability;
     const int count = static_cast<int>(own.tokens.size() - own.answer_begin) + 1;
     if (std::ranges::find(options_.stop_tokens, token) != options_.stop_tokens.end())
-      return finish(slot, answer_of(own), count, "stop");
+      return end(slot, std::nullopt, count, "stop");
     own.tokens.push_back(token);
     std::string_view ended = ended_at(own, own.tokens.size());
     const bool shows = text_ && own.prompt == 0 && own.sample == 0;
-    if (ended.empty() && options_.stop_texts.empty() && !shows) return;
+    if (options_.stop_texts.empty() && !shows) {
+      if (!ended.empty()) end(slot, std::nullopt, count, ended);
+      return;
+    }
     std::string text = answer_of(own);
     std::size_t cut = std::string::npos;
     for (const std::string& stop : options_.stop_texts) cut = std::min(cut, text.find(stop));
@@ -232,7 +272,7 @@ class Writing {
       text.resize(cut);
       ended = "stop";
     }
-    if (!ended.empty()) return finish(slot, std::move(text), count, ended);
+    if (!ended.empty()) return end(slot, std::move(text), count, ended);
     if (shows) show(own, text, /*whole=*/false);
   }
 
@@ -259,15 +299,11 @@ class Writing {
     own.shown = end;
   }
 
-  void finish(std::size_t slot, std::string text, int tokens, std::string_view ended) {
-    Sequence& own = *active_[slot];
-    if (text_ && own.prompt == 0 && own.sample == 0) show(own, text, /*whole=*/true);
-    done_({.prompt = own.prompt,
-           .sample = own.sample,
-           .text = std::move(text),
-           .tokens = tokens,
-           .ended = ended,
-           .log_probability = own.log_probability});
+  void end(std::size_t slot, std::optional<std::string> text, int tokens, std::string_view ended) {
+    ended_.push_back({.sequence = std::move(*active_[slot]),
+                      .text = std::move(text),
+                      .tokens = tokens,
+                      .ended = ended});
     active_[slot].reset();
   }
 
@@ -279,9 +315,10 @@ class Writing {
   const std::function<void(WrittenAnswer)>& done_;
   const std::function<void(std::string_view)>& text_;
   std::vector<std::optional<Sequence>> active_;
-  std::size_t ahead_;                     ///< steps that may be on their way
-  std::deque<std::vector<Row>> on_way_;   ///< rows of the steps that are, the first is first
-  std::size_t steps_of_free_slots_ = 0;   ///< since prompts were read: free slots of each step
+  std::vector<Ended> ended_;             ///< answers that were not handed on
+  std::size_t ahead_;                    ///< steps that may be on their way
+  std::deque<std::vector<Row>> on_way_;  ///< rows of the steps that are, the first is first
+  std::size_t steps_of_free_slots_ = 0;  ///< since prompts were read: free slots of each step
 };
 
 }  // namespace
@@ -304,8 +341,9 @@ void write_answers(std::span<CachedModel* const> models, const Tokenizer& tokeni
       make_current(model.device());
       Writing writing(model, waiting, tokenizer, prompts, options, hand_on, text);
       while (!failed && writing.step()) {
-        if (stop && stop()) return;
+        if (stop && stop()) break;
       }
+      writing.hand_on_ended();
     } catch (...) {
       const std::lock_guard lock(one_at_a_time);
       if (!failed.exchange(true)) failure = std::current_exception();

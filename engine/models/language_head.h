@@ -49,6 +49,7 @@ class LanguageHead final : public Block {
                                 const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
+  [[nodiscard]] std::int64_t width() const { return shape_.width; }
   /// {x, delta} -> [M, V]; of a whole table.
   [[nodiscard]] at::Tensor logits(const Tensors& input);
 

@@ -56,46 +56,46 @@ std::vector<Case> activation_cases(const LinearShape& s) {
                    {z, bias, dy, dz, dbias, partial});
              }}};
   }
-  return {{"swiglu", matrix_text(rows, cols), 3 * mf,
-           [=] {
-             const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols});
-             return launch<kernels::Swiglu>(
-                 kernels::cuda::swiglu, {data(gate_up), data(h), rows, cols, kDType}, {gate_up, h});
-           }},
-          {"swiglu with maxima", matrix_text(rows, cols), 3 * mf,
-           [=] {
-             const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols}),
-                        maxima = random32({kernels::kAbsMaxPartials}),
-                        gains = random32({kernels::kAbsMaxPartials});
-             return launch<kernels::Swiglu>(
-                 kernels::cuda::swiglu,
-                 {data(gate_up), data(h), rows, cols, kDType, fp32(maxima), fp32(gains)},
-                 {gate_up, h, maxima, gains});
-           }},
-          {"swiglu_codes", matrix_text(rows, cols), 5.5 * mf,
-           [=] {
-             const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
-                        maxima = random32({kernels::kAbsMaxPartials}),
-                        gains = random32({kernels::kAbsMaxPartials}), scale = random32({1}),
-                        h_scale = random32({1}),
-                        out = at::randint(256, {rows, 2 * cols}, on_gpu(at::kByte)),
-                        out_t = at::randint(256, {2 * cols, rows}, on_gpu(at::kByte)),
-                        h_t = at::randint(256, {cols, rows}, on_gpu(at::kByte));
-             return launch<kernels::SwigluCodes>(
-                 kernels::cuda::swiglu_codes,
-                 {data(gate_up), data(dh), fp32(maxima), fp32(gains), fp32(scale),
-                  ops::code_bytes(out), ops::code_bytes(out_t), fp32(h_scale),
-                  ops::code_bytes(h_t), rows, cols, kDType},
-                 {gate_up, dh, maxima, gains, scale, h_scale, out, out_t, h_t});
-           }},
-          {"swiglu_backward", matrix_text(rows, cols), 6 * mf, [=] {
-             const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
-                        grad = random({rows, 2 * cols}), h = random({rows, cols});
-             return launch<kernels::SwigluBackward>(
-                 kernels::cuda::swiglu_backward,
-                 {data(gate_up), data(dh), data(grad), data(h), rows, cols, kDType},
-                 {gate_up, dh, grad, h});
-           }}};
+  return {
+      {"swiglu", matrix_text(rows, cols), 3 * mf,
+       [=] {
+         const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols});
+         return launch<kernels::Swiglu>(kernels::cuda::swiglu,
+                                        {data(gate_up), data(h), rows, cols, kDType}, {gate_up, h});
+       }},
+      {"swiglu with maxima", matrix_text(rows, cols), 3 * mf,
+       [=] {
+         const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols}),
+                    maxima = random32({kernels::kAbsMaxPartials}),
+                    gains = random32({kernels::kAbsMaxPartials});
+         return launch<kernels::Swiglu>(
+             kernels::cuda::swiglu,
+             {data(gate_up), data(h), rows, cols, kDType, fp32(maxima), fp32(gains)},
+             {gate_up, h, maxima, gains});
+       }},
+      {"swiglu_codes", matrix_text(rows, cols), 5.5 * mf,
+       [=] {
+         const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
+                    maxima = random32({kernels::kAbsMaxPartials}),
+                    gains = random32({kernels::kAbsMaxPartials}), scale = random32({1}),
+                    h_scale = random32({1}),
+                    out = at::randint(256, {rows, 2 * cols}, on_gpu(at::kByte)),
+                    out_t = at::randint(256, {2 * cols, rows}, on_gpu(at::kByte)),
+                    h_t = at::randint(256, {cols, rows}, on_gpu(at::kByte));
+         return launch<kernels::SwigluCodes>(
+             kernels::cuda::swiglu_codes,
+             {data(gate_up), data(dh), fp32(maxima), fp32(gains), fp32(scale), ops::code_bytes(out),
+              ops::code_bytes(out_t), fp32(h_scale), ops::code_bytes(h_t), rows, cols, kDType},
+             {gate_up, dh, maxima, gains, scale, h_scale, out, out_t, h_t});
+       }},
+      {"swiglu_backward", matrix_text(rows, cols), 6 * mf, [=] {
+         const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
+                    grad = random({rows, 2 * cols}), h = random({rows, cols});
+         return launch<kernels::SwigluBackward>(
+             kernels::cuda::swiglu_backward,
+             {data(gate_up), data(dh), data(grad), data(h), rows, cols, kDType},
+             {gate_up, dh, grad, h});
+       }}};
 }
 
 std::vector<Case> narrow_cases(const LinearShape& s) {
@@ -152,11 +152,30 @@ Case vocab_case(const LinearShape& s) {
           }};
 }
 
+/// Bytes: logits once in. Rows of a step of answers.
+Case likely_class_case(const LinearShape& s, std::int64_t rows) {
+  const std::int64_t classes = s.classes;
+  return {
+      "likely_class", matrix_text(rows, classes), 2.0 * static_cast<double>(rows * classes), [=] {
+        const int parts = kernels::likely_class_parts(rows, classes);
+        const auto logits = random({rows, classes}), best = at::zeros({rows}, on_gpu(at::kLong)),
+                   logarithm = random32({rows}), scratch = random32({rows * parts * 3});
+        return launch<kernels::LikelyClass>(
+            kernels::cuda::likely_class,
+            {data(logits), best.mutable_data_ptr<std::int64_t>(), fp32(logarithm), fp32(scratch),
+             rows, classes, parts, kDType},
+            {logits, best, logarithm, scratch});
+      }};
+}
+
 TEST_CASE("bench: kernels around products", "[.bench]") {
   print_head();
   for (const LinearShape& s : kLinearShapes) {
     print_rows(activation_cases(s), s.name);
-    if (s.classes > 10'000) print_rows({vocab_case(s)}, s.name);
+    if (s.classes > 10'000)
+      print_rows({vocab_case(s), likely_class_case(s, 1), likely_class_case(s, 16),
+                  likely_class_case(s, 512)},
+                 s.name);
   }
   print_rows(narrow_cases(kLinearShapes[0]), kLinearShapes[0].name);
 }

@@ -62,6 +62,21 @@ struct VocabTotals {
   std::int64_t rows;
 };
 
+/// Blocks that share a row of logits: more where rows are few.
+[[nodiscard]] int likely_class_parts(std::int64_t rows, std::int64_t classes);
+
+/// The class that scores highest in a row, the lower one of equals, and the logarithm of its
+/// probability, which a nan makes nan. No alignment needed.
+struct LikelyClass {
+  const void* logits;  ///< [rows, classes]
+  std::int64_t* best;  ///< [rows]
+  float* logarithm;    ///< [rows]
+  float* scratch;      ///< [rows, parts, 3]; null where parts is 1
+  std::int64_t rows, classes;
+  int parts;  ///< as likely_class_parts() says
+  DType dtype;
+};
+
 /// Weighted cross entropy with label smoothing. Szegedy et al. 2016, arXiv:1512.00567, sec. 7. A
 /// row of weight 0 is not read; a label outside [0, classes) gives a nan loss. No alignment needed.
 struct CrossEntropy {
@@ -99,6 +114,7 @@ void vocab_loss(const VocabLoss& args, cudaStream_t stream);
 void vocab_part(const VocabPart& args, cudaStream_t stream);
 void vocab_part_loss(const VocabPartLoss& args, cudaStream_t stream);
 void vocab_totals(const VocabTotals& args, cudaStream_t stream);
+void likely_class(const LikelyClass& args, cudaStream_t stream);
 void cross_entropy(const CrossEntropy& args, cudaStream_t stream);
 void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t stream);
 }  // namespace cuda

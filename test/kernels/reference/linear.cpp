@@ -245,6 +245,21 @@ void vocab_loss(const VocabLoss& a) {
   }
 }
 
+void likely_class(const LikelyClass& a) {
+  const View logits(a.logits, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const std::int64_t first = row * a.classes;
+    std::int64_t best = 0;
+    for (std::int64_t i = 1; i < a.classes; ++i)
+      if (logits.at(first + i) > logits.at(first + best)) best = i;
+    double sum = 0;
+    for (std::int64_t i = 0; i < a.classes; ++i)
+      sum += std::exp(logits.at(first + i) - logits.at(first + best));
+    a.best[row] = best;
+    a.logarithm[row] = static_cast<float>(-std::log(sum));
+  }
+}
+
 void vocab_totals(const VocabTotals& a) {
   double sums[3] = {};
   for (std::int64_t row = 0; row < a.rows; ++row) {

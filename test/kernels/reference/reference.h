@@ -86,6 +86,7 @@ void quantize(const Quantize& args);
 
 void vocab_loss(const VocabLoss& args);
 void vocab_totals(const VocabTotals& args);
+void likely_class(const LikelyClass& args);
 void cross_entropy(const CrossEntropy& args);
 void cross_entropy_backward(const CrossEntropyBackward& args);
 
