@@ -25,7 +25,7 @@ int likely_class_parts(std::int64_t rows, std::int64_t classes) {
 namespace cuda {
 namespace {
 
-/// Of some logits of a row: the largest, its class, and the sum of exp(logit - largest).
+/// The largest of some logits of a row, its class, and the sum of exp(logit - largest).
 struct Found {
   float most, sum;
   int best;
