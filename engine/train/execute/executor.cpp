@@ -51,6 +51,16 @@ bool allocated(BufferRole role) {
          in_bytes(role);
 }
 
+/// Of this rank along each axis with several ranks.
+std::map<CommAxis, int> indices_along(const Communicators& communicators) {
+  std::map<CommAxis, int> indices;
+  for (const auto& [channel, ranks] : communicators) {
+    // Links between stages have two ranks.
+    if (channel.axis != CommAxis::pipeline) indices[channel.axis] = ranks->rank();
+  }
+  return indices;
+}
+
 /// Meanwhile the products for matrices of the parameters are put into `work`; null: they run.
 class LaterScope {
  public:
@@ -95,7 +105,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       gathering_(prepare(strategy.gathering)),
       updater_(states,
                {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
-      offloader_(strategy.training, strategy.layout, states, updater_, options.offload),
+      offloader_(strategy.training, states, updater_, options.offload),
+      memory_(states, indices_along(communicators)),
       step_end_(options.device),
       timer_(options.device, options.timed_every, record) {
   for (int name = 0; name < kNumLanes; ++name) {
@@ -332,7 +343,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   const bool training = in_step(prepared);
   if (last_run_ != &program) {
     // Updates of offloaded states go on beside the next step, which this is not.
-    if (layout_.chunk > 0) finish_updates();
+    if (offloader_.goes_on()) finish_updates();
     for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in, Lane::receive_down,
                              Lane::receive_up, Lane::send_down, Lane::send_up})
       step_end_.wait(lane(other));
@@ -416,7 +427,13 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       transfer(prepared, i);
       break;
     case gather:
-      this->gather(prepared, action);
+    case gather_sum:
+    case reduce:
+    case clear:
+    case fetch_parameters:
+    case fetch_states:
+    case evict_states:
+      run_work(prepared, action, inputs.step);
       break;
     case release:
       states_.unbind_values(action.group);
@@ -425,9 +442,6 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case recompute:
       this->forward(prepared, action, *batch, of_micro_batch);
       break;
-    case clear:
-      states_.bind_empty_gradients(action.group, whole_gradient(prepared, action));
-      break;
     case backward:
     case backward_input:
       this->backward(prepared, action);
@@ -435,24 +449,15 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case backward_weight:
       this->backward_weight(prepared, action);
       break;
-    case reduce:
-      this->reduce(prepared, action, inputs.step);
-      break;
-    case gather_sum:
-      this->gather_sum(action);
-      break;
     case norm:
-      this->norm(inputs);
+      this->norm(std::get<work::Norm>(action.work.front()), inputs);
       break;
     case update:
       this->update(prepared, action, inputs);
       break;
-    case fetch_parameters:
-    case fetch_states:
-    case evict_states:
     case fetch_input:
     case evict_input:
-      fetch_or_evict(prepared, action);
+      move_input(prepared, action);
       break;
   }
 }
@@ -535,13 +540,12 @@ void Executor::backward_weight(Prepared& prepared, const Action& action) {
   for (const auto& work : prepared.deferred[to_index(held)]) work();
 }
 
-void Executor::norm(const StepInputs& inputs) {
-  for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
-    if (!states_.trainable(g)) continue;
+void Executor::norm(const work::Norm& norm, const StepInputs& inputs) {
+  for (const work::Square& square : norm.squares) {
+    states_.settle_gradients(training_.program->buffers[to_index(square.gradient.buffer)].owner);
     // Each element counts once, also where other ranks hold it.
-    const double share = 1.0 / layout_.summing_ranks(g);
-    states_.settle_gradients(g);
-    optimizer::add_squares(summed_gradient(g), share, sums_);
+    optimizer::add_squares(memory_.tensor(square.gradient, buffers_of(training_)),
+                           1.0 / square.holders, sums_);
   }
   if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
   if (inputs.requests.trace_steps > 0)

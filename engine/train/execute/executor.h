@@ -28,6 +28,7 @@
 #include "engine/train/state/offloader.h"
 #include "engine/train/state/running_states.h"
 #include "engine/train/state/state_store.h"
+#include "engine/train/state/view_memory.h"
 
 namespace dstrain {
 
@@ -234,39 +235,33 @@ class Executor {
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
-  void gather(const Prepared& prepared, const Action& action);
-  /// The copies of what rests on the host.
-  void fetch_or_evict(Prepared& prepared, const Action& action);
+  /// What an action on parameters and gradients of groups does, in order.
+  void run_work(const Prepared& prepared, const Action& action, std::int64_t step);
+  void exchange(const Prepared& prepared, const Action& action, const work::Exchange& exchange);
+  void move(const Prepared& prepared, const Action& action, const work::Move& move);
+  /// The work up to the last code, exchanges among it, in one call. Gives the index behind it.
+  [[nodiscard]] std::size_t exchange_codes(const Prepared& prepared, const Action& action,
+                                           std::int64_t step);
+  /// Points blocks to the parameters that the action made whole in a slot.
+  void bind_whole(const Prepared& prepared, const Action& action);
+  /// The copy of a block's output to the host or back.
+  void move_input(Prepared& prepared, const Action& action);
   /// The output, or its gradient, that `action` reads on a lane of its own.
   [[nodiscard]] Tensors output_for(const Prepared& prepared, const Action& action);
   void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
-  /// The one of `ids` with that role; undefined: none.
-  [[nodiscard]] static at::Tensor buffer_of(const Prepared& prepared, const std::vector<int>& ids,
-                                            BufferRole role);
-  /// The slot through which a part of offloaded states is updated.
-  [[nodiscard]] at::Tensor slot_of(const Prepared& prepared, const Action& action) const;
+  [[nodiscard]] static ViewMemory::Buffers buffers_of(const Prepared& prepared) {
+    return {.program = *prepared.program, .tensors = prepared.buffers};
+  }
   void forward(Prepared& prepared, const Action& action, const Batch& batch,
                const BlockContext& context);
   void backward(Prepared& prepared, const Action& action);
   static void backward_weight(Prepared& prepared, const Action& action);
-  void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
-  void gather_sum(const Action& action);
-  /// The part of the group's gradient at rest that this rank summed: its squares count in the norm.
-  [[nodiscard]] at::Tensor summed_gradient(int group) const;
-  /// Reduces the group's gradient into `sum`, this rank's shard.
-  void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
-                    at::Tensor& whole, const at::Tensor& sum);
-  /// The buffer in which the group's gradient collects, a slot or at rest, with the room behind it
-  /// (GroupLayout::fp32_sums).
-  [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);
   }
-  /// Ranks of the one collective of the action.
-  [[nodiscard]] Communicator& ranks_of(const Action& action) const;
   /// The same, or of this rank alone where the axis has no other.
   [[nodiscard]] Communicator& along(CommChannel channel) const;
-  void norm(const StepInputs& inputs);
+  void norm(const work::Norm& norm, const StepInputs& inputs);
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
   [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
@@ -289,6 +284,7 @@ class Executor {
   Prepared gathering_;
   Updater updater_;
   Offloader offloader_;
+  ViewMemory memory_;
   Event step_end_;
   StepTimer timer_;
   StepObserver* observer_ = nullptr;

@@ -130,7 +130,7 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
 void Executor::gather_resident() {
   if (gathering_.program->actions.empty()) return;
   // Updates of offloaded states outlast the step.
-  if (layout_.chunk > 0) finish_updates();
+  if (offloader_.goes_on()) finish_updates();
   step_end_.wait(lane(Lane::gather));
   for (std::size_t i = 0; i < gathering_.program->actions.size(); ++i) {
     record_.enter(record_.get().step.load(), gathering_.names[i]);

@@ -7,28 +7,17 @@
 /// What the executor does for what rests on the host.
 namespace dstrain {
 
-at::Tensor Executor::buffer_of(const Prepared& prepared, const std::vector<int>& ids,
-                               BufferRole role) {
-  const int id = prepared.program->find(ids, role);
-  return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
-}
-
-at::Tensor Executor::slot_of(const Prepared& prepared, const Action& action) const {
-  const bool host = layout_.groups[to_index(action.group)].update_method == UpdateMethod::host;
-  const BufferRole role = host ? BufferRole::gradient_slot : BufferRole::state_slot;
-  const at::Tensor written = buffer_of(prepared, action.writes, role);
-  return written.defined() ? written : buffer_of(prepared, action.reads, role);
-}
-
 void Executor::update(const Prepared& prepared, const Action& action, const StepInputs& inputs) {
-  if (layout_.groups[to_index(action.group)].update_method == UpdateMethod::device) {
-    updater_.update(
-        action.group, inputs.lr, control_,
-        action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
-    if (inputs.average_share > 0) updater_.average(action.group, inputs.average_share, control_);
+  if (action.part >= 0) {
+    const auto& update = std::get<work::Update>(action.work.front());
+    offloader_.update(memory_.operands(update, buffers_of(prepared)), inputs.lr, control_,
+                      lane(action.lane));
     return;
   }
-  offloader_.update(action, inputs.lr, control_, slot_of(prepared, action), lane(action.lane));
+  updater_.update(
+      action.group, inputs.lr, control_,
+      action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+  if (inputs.average_share > 0) updater_.average(action.group, inputs.average_share, control_);
 }
 
 /// The host knows of an output only in steps in which its forward was not replayed from a graph;
@@ -48,34 +37,16 @@ Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
   return kept;
 }
 
-void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
-  using enum ActionKind;
+void Executor::move_input(Prepared& prepared, const Action& action) {
+  const bool fetch = action.kind == ActionKind::fetch_input;
   const Stream& stream = lane(action.lane);
-  if (action.kind == fetch_parameters) {
-    const FlatGroup& flat = states_.flat(action.group);
-    const at::Tensor whole =
-        buffer_of(prepared, action.writes, BufferRole::gathered).narrow(0, 0, flat.padded());
-    const Range own = states_.own_range(action.group);
-    offloader_.fetch_parameters(action.group, whole.narrow(0, own.begin, own.size()), stream);
-    if (!layout_.gathered(action.group)) states_.bind_values(action.group, whole);
-    return;
-  }
-  if (action.kind == fetch_input || action.kind == evict_input) {
-    const auto& ids = action.kind == fetch_input ? action.reads : action.writes;
-    const int host = prepared.program->find(ids, BufferRole::host_input);
-    const at::Tensor& memory = prepared.buffers[to_index(host)];
-    if (action.kind == evict_input) {
-      offloader_.evict_input(host, memory, output_for(prepared, action), stream);
-    } else {
-      const int slot = prepared.program->find(action.writes, BufferRole::fetched_input);
-      prepared.outputs[to_index(slot)] =
-          offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
-    }
-    return;
-  }
-  const at::Tensor slot = slot_of(prepared, action);
-  action.kind == fetch_states ? offloader_.fetch_states(action, slot, stream)
-                              : offloader_.evict_states(action, slot, stream);
+  const int host =
+      prepared.program->find(fetch ? action.reads : action.writes, BufferRole::host_input);
+  const at::Tensor& memory = prepared.buffers[to_index(host)];
+  if (!fetch) return offloader_.evict_input(host, memory, output_for(prepared, action), stream);
+  const int slot = action.writes.front();
+  prepared.outputs[to_index(slot)] =
+      offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
 }
 
 }  // namespace dstrain

@@ -16,6 +16,7 @@
 #include "engine/train/execute/updater.h"
 #include "engine/train/state/group_memory.h"
 #include "engine/train/state/state_store.h"
+#include "engine/train/state/view_memory.h"
 
 namespace dstrain {
 
@@ -29,20 +30,19 @@ struct OffloaderOptions {
 /// order, and updates by the CPU. The thread that enqueues never waits for them.
 class Offloader {
  public:
-  Offloader(const Program& training, const Layout& layout, StateStore& states, Updater& updater,
+  Offloader(const Program& training, StateStore& states, Updater& updater,
             const OffloaderOptions& options);
   ~Offloader();
 
+  /// Copies and updates may go on beside the next step.
+  [[nodiscard]] bool goes_on() const { return goes_on_; }
   /// Memory of a slot or of an input on the host. Undefined where it is in a file.
   [[nodiscard]] at::Tensor allocate(const Buffer& buffer);
 
-  /// The rank's part of the parameters into `own`, on the gather lane.
-  void fetch_parameters(int group, const at::Tensor& own, const Stream& stream);
-  /// Between `slot` and where the action's part of the group rests.
-  void fetch_states(const Action& action, const at::Tensor& slot, const Stream& stream);
-  void evict_states(const Action& action, const at::Tensor& slot, const Stream& stream);
+  /// In the order of `stream`: from or to the host, or on the device. Converts on the device.
+  void copy(const Memory& from, const Memory& to, const Stream& stream);
   /// Updates a part, by the device or the CPU. `control`: StepControl on the device.
-  void update(const Action& action, double lr, const at::Tensor& control, const at::Tensor& slot,
+  void update(const UpdateMemory& memory, double lr, const at::Tensor& control,
               const Stream& stream);
   /// After norm: what the CPU's updates read of `control`.
   void copy_control(const at::Tensor& control);
@@ -56,45 +56,23 @@ class Offloader {
   void rethrow() const;
 
  private:
-  /// A state in a slot and where it rests.
-  struct Travelling {
-    StateStore::Resting at;
-    at::Tensor in_slot;
-  };
-  /// A streamed update's states and parameters in the order in which they lie in the slot.
-  [[nodiscard]] std::vector<Travelling> in_state_slot(const Action& action,
-                                                      const at::Tensor& slot) const;
-  /// An update by the CPU has these in its slot.
-  [[nodiscard]] at::Tensor gradient_in(const Action& action, const at::Tensor& slot) const;
-  [[nodiscard]] at::Tensor parameters_in(const Action& action, const at::Tensor& slot) const;
-  [[nodiscard]] Range part(const Action& action) const {
-    return layout_.part(action.group, action.part);
-  }
-  [[nodiscard]] const GroupLayout& kind(int group) const {
-    return layout_.groups[static_cast<std::size_t>(group)];
-  }
-  [[nodiscard]] at::Tensor own_gradient(const Action& action) const;
   /// Host memory, or where it is undefined a part of a file.
   struct HostPart {
     at::Tensor memory;
     FilePart file;
   };
-  /// Elements `range` of a state at rest.
-  [[nodiscard]] static HostPart part_of(const StateStore::Resting& at, int group, Range range);
   /// Bytes [begin, begin + bytes) of an input on the host, which is undefined where it is a file.
   [[nodiscard]] HostPart part_of_input(int id, const at::Tensor& host, Bytes begin,
                                        Bytes bytes) const;
   void to_device(const HostPart& from, const at::Tensor& to, const Stream& stream);
   void to_host(const HostPart& to, const at::Tensor& from, const Stream& stream);
-  void update_on_host(const Action& action, double lr, const at::Tensor& slot,
-                      const Stream& stream);
+  void update_on_host(const UpdateMemory& memory, double lr, const Stream& stream);
   StagedCopy& staged(const Stream& stream);
 
-  const Layout& layout_;
   StateStore& states_;
   Updater& updater_;
   OffloaderOptions options_;
-  bool narrow_ = false;  ///< the parameters are the master weights
+  bool goes_on_ = false;
   std::unique_ptr<HostWork> host_;
   std::map<void*, std::unique_ptr<StagedCopy>> staged_;  ///< by stream
   at::Tensor control_;                                   ///< on the host

@@ -1,0 +1,158 @@
+#include "engine/train/state/view_memory.h"
+
+#include <algorithm>
+#include <span>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+
+namespace dstrain {
+namespace {
+
+Memory at_rest(const GroupMemory& memory, int group, Range range) {
+  Memory found{.tensor = {}, .state = &memory, .group = group, .range = range};
+  if (!memory.in_file(group)) found.tensor = memory.view(group, range);
+  return found;
+}
+
+at::ScalarType type_of(const Memory& memory) {
+  return memory.tensor.defined() ? memory.tensor.scalar_type() : memory.state->dtype();
+}
+
+std::int64_t elements_of(const Memory& memory) {
+  return memory.tensor.defined() ? memory.tensor.numel() : memory.range.size();
+}
+
+bool is_slot(const Memory& memory) {
+  return memory.state == nullptr && memory.tensor.defined() &&
+         memory.tensor.scalar_type() == at::kByte;
+}
+
+/// The bytes of a slot, one after the other, as elements like those of `others`.
+std::vector<Memory> split_like(const Memory& slot, std::span<const Memory> others) {
+  std::vector<Memory> parts;
+  std::int64_t begin = 0;
+  for (const Memory& other : others) {
+    const at::ScalarType type = type_of(other);
+    const auto bytes = elements_of(other) * static_cast<std::int64_t>(c10::elementSize(type));
+    parts.push_back({.tensor = slot.tensor.narrow(0, begin, bytes).view(type)});
+    begin += bytes;
+  }
+  DSTRAIN_CHECK(begin == slot.tensor.numel(), "a part of a slot has another size than its values");
+  return parts;
+}
+
+}  // namespace
+
+Memory Memory::narrow(std::int64_t begin, std::int64_t elements) const {
+  Memory part = *this;
+  if (tensor.defined()) part.tensor = tensor.narrow(0, begin, elements);
+  part.range = {range.begin + begin, range.begin + begin + elements};
+  return part;
+}
+
+Range ViewMemory::range_of(const View& view) const {
+  const std::int64_t begin =
+      view.begin + (view.share ? indices_.at(view.share->axis) * view.share->stride : 0);
+  return {begin, begin + view.elements};
+}
+
+std::vector<Memory> ViewMemory::of(const View& view, const Buffers& buffers) const {
+  const Buffer& buffer = buffers.program.buffers[to_index(view.buffer)];
+  const int group = buffer.owner;
+  const Range range = range_of(view);
+  switch (buffer.role) {
+    case BufferRole::parameters:
+      return {at_rest(*states_.parameters_at_rest(group).memory, group, range)};
+    case BufferRole::master: {
+      const StateStore::Resting master = states_.master_at_rest(group);
+      return {at_rest(*master.memory, group, moved(range, master.begin))};
+    }
+    case BufferRole::moments: {
+      std::vector<Memory> moments;
+      for (int m = 0; m < states_.num_moments(); ++m) {
+        const StateStore::Resting moment = states_.moment_at_rest(group, m);
+        moments.push_back(at_rest(*moment.memory, group, moved(range, moment.begin)));
+      }
+      return moments;
+    }
+    case BufferRole::gradient: {
+      const at::Tensor whole = states_.collecting_gradient(group);
+      const at::Tensor own = whole.defined() ? whole : states_.own_gradient(group);
+      return {{.tensor = own.narrow(0, range.begin, range.size())}};
+    }
+    default: {
+      const at::Tensor& tensor = buffers.tensors[to_index(view.buffer)];
+      DSTRAIN_CHECK(tensor.defined(), "a view of memory that blocks hold");
+      return {{.tensor = tensor.narrow(0, range.begin, range.size())}};
+    }
+  }
+}
+
+at::Tensor ViewMemory::tensor(const View& view, const Buffers& buffers) const {
+  const std::vector<Memory> found = of(view, buffers);
+  DSTRAIN_CHECK(found.size() == 1 && found.front().tensor.defined(), "a view is of one tensor");
+  return found.front().tensor;
+}
+
+std::vector<ViewMemory::Copy> ViewMemory::copies(const work::Move& move,
+                                                 const Buffers& buffers) const {
+  std::vector<Memory> from = of(move.from, buffers), to = of(move.to, buffers);
+  if (is_slot(from.front()) && !is_slot(to.front()))
+    from = split_like(from.front(), to);
+  else if (is_slot(to.front()) && !is_slot(from.front()))
+    to = split_like(to.front(), from);
+  DSTRAIN_CHECK(from.size() == to.size(), "a move between different numbers of tensors");
+  std::vector<Copy> copies;
+  for (std::size_t i = 0; i < from.size(); ++i) copies.push_back({from[i], to[i]});
+  return copies;
+}
+
+UpdateMemory ViewMemory::operands(const work::Update& update, const Buffers& buffers) const {
+  const int group = update.group;
+  UpdateMemory found;
+  found.group = group;
+  const auto buffer_of = [&](const View& view) -> const Buffer& {
+    return buffers.program.buffers[to_index(view.buffer)];
+  };
+  found.on_host = buffer_of(update.gradient).place != Place::device;
+  // What rests is counted from the rank's first element; in slots a part begins at 0.
+  std::vector<View> views = update.states;
+  views.push_back(update.gradient);
+  const auto rests = std::ranges::find_if(
+      views, [&](const View& view) { return dstrain::at_rest(buffer_of(view).role); });
+  DSTRAIN_CHECK(rests != views.end(), "an update of which nothing rests");
+  found.part = {rests->begin, rests->begin + rests->elements};
+  const std::int64_t count = found.part.size();
+  const auto typed = [&](const Memory& memory, at::ScalarType type) -> Memory {
+    return is_slot(memory) ? Memory{.tensor = memory.tensor.view(type)} : memory;
+  };
+  found.gradient = typed(of(update.gradient, buffers).front(), states_.gradient_type());
+  found.parameters = typed(of(update.parameters, buffers).front(),
+                           states_.parameters_at_rest(group).memory->dtype());
+  const StateStore::Resting master = states_.master_at_rest(group);
+  for (const View& view : update.states) {
+    if (buffer_of(view).role == BufferRole::average) continue;
+    const std::vector<Memory> memories = of(view, buffers);
+    if (!is_slot(memories.front())) {
+      found.states.insert(found.states.end(), memories.begin(), memories.end());
+      continue;
+    }
+    std::vector<Memory> like;  // only the types and sizes count
+    const auto add = [&](const GroupMemory* memory) {
+      like.push_back({.tensor = {}, .state = memory, .group = group, .range = {0, count}});
+    };
+    if (master.memory != nullptr && found.states.empty()) {
+      add(master.memory);
+    } else {
+      for (int m = 0; m < states_.num_moments(); ++m) add(states_.moment_at_rest(group, m).memory);
+    }
+    const std::vector<Memory> parts = split_like(memories.front(), like);
+    found.states.insert(found.states.end(), parts.begin(), parts.end());
+  }
+  const auto in_file = [](const Memory& memory) { return !memory.tensor.defined(); };
+  found.in_file = in_file(found.parameters) || std::ranges::any_of(found.states, in_file);
+  return found;
+}
+
+}  // namespace dstrain
