@@ -36,6 +36,8 @@ struct CodedGroup {
   std::int64_t quantized = 0;  ///< a multiple of kCodeBlock, at most `elements`
   CodeFormat format = CodeFormat::int8;
 
+  bool operator==(const CodedGroup&) const = default;
+
   [[nodiscard]] constexpr std::int64_t shard_size() const { return elements / shards; }
   [[nodiscard]] constexpr std::int64_t coded() const { return std::min(quantized, shard_size()); }
   [[nodiscard]] constexpr std::int64_t plain() const {

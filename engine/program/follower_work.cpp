@@ -194,13 +194,22 @@ void Follower::follow(const work::Code& code) {
       value.coded != code.decode)
     return problem("codes {} values", parts.size());
   const auto& format = value.kind == Kind::gradient ? layout_.reduce_format : layout_.gather_format;
-  if (format != code.format) problem("codes in another format than the layout's");
+  if (!format || code.group != layout_.coded(group, *format))
+    return problem("codes a group in another way than the layout's");
   const std::int64_t message =
-      layout_.coded(group, code.format)
-          .message_bytes(buffer((code.decode ? code.to : code.from).buffer).width);
+      code.group.message_bytes(buffer((code.decode ? code.to : code.from).buffer).width);
   const View& plain = code.decode ? code.to : code.from;
   const View& coded = code.decode ? code.from : code.to;
-  const std::int64_t shard = padded(group) / layout_.shards(group);
+  const std::int64_t shard = code.group.shard_size();
+  const bool all = code.decode && !code.sum;
+  if (all) {
+    if (code.shard != 0 || code.share) return problem("decodes all shards as one");
+  } else {
+    std::optional<Share> share = code.share;
+    if (share) share->stride *= shard;
+    if (value.begin != code.shard * shard || value.share != share)
+      return problem("codes shard {} as another one", value.begin / shard);
+  }
   value.coded = !code.decode;
   if (!code.decode) {
     if (code.sum || plain.elements != shard || coded.elements != message)

@@ -74,10 +74,13 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-/// Numbers into messages of codes, or back (collectives/quantized.h).
+/// Numbers of a shard into a message of codes, or back (collectives/coded_messages.h): the messages
+/// of all shards into the whole, or the sum of several of one shard.
 struct Code {
   View from, to;
-  CodeFormat format = CodeFormat::int8;
+  CodedGroup group = {};
+  int shard = 0;                    ///< that the message is of, or the sum
+  std::optional<Share> share = {};  ///< added to `shard`
   bool decode = false;
   bool sum = false;  ///< of the messages that are decoded
   bool operator==(const Code&) const = default;

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/collectives/quantized.h"
 #include "engine/comm/thread_world.h"
 #include "test/gpu/compare.h"
+#include "test/collectives/coded_exchanges.h"
 #include "test/kernels/wire_inputs.h"
 
 /// Coded blocks on the GPU against the CPU, bit for bit (a nan is a nan).
@@ -91,7 +91,7 @@ TEST_CASE("GPU: a group of one gathers and reduces as on the CPU", "[gpu][kernel
     const auto options = at::TensorOptions(device);
     at::Tensor whole = at::zeros({group.elements}, options.dtype(at::kBFloat16));
     at::Tensor scratch = at::zeros({group.gather_scratch_bytes(2)}, options.dtype(at::kByte));
-    all_gather_quantized(*comm, group, own.to(device), whole, scratch);
+    test::gather_coded(*comm, group, own.to(device), whole, scratch);
     return whole.cpu();
   };
   REQUIRE(gathered(at::kCUDA).equal(gathered(at::kCPU)));

@@ -161,8 +161,16 @@ class Mutator {
     });
     set<work::Code>(w, "back or not", [](auto& own) { own.decode = !own.decode; });
     set<work::Code>(w, "sums or not", [](auto& own) { own.sum = !own.sum; });
+    set<work::Code>(w, "another shard", [](auto& own) { ++own.shard; });
+    set<work::Code>(w, "one shard of all ranks", [](auto& own) {
+      if (own.share)
+        own.share.reset();
+      else
+        own.share = Share{CommAxis::shard_inner, 1};
+    });
+    set<work::Code>(w, "more codes", [](auto& own) { own.group.quantized -= kCodeBlock; });
     set<work::Code>(w, "another format", [](auto& own) {
-      own.format = own.format == CodeFormat::int8 ? CodeFormat::fp8 : CodeFormat::int8;
+      own.group.format = own.group.format == CodeFormat::int8 ? CodeFormat::fp8 : CodeFormat::int8;
     });
   }
   void vary(std::size_t w, const work::Exchange& exchange) {

@@ -150,9 +150,10 @@ void Views::gather_codes(const View& own, const View& whole, int codes) {
   const Bytes all = layout_.gather_scratch(group()), message = all / layout_.shards(group());
   const View sent = part_along(codes, kind().cut, message, 0, message);
   const View received = {.buffer = codes, .elements = all};
-  add(work::Code{.from = own, .to = sent, .format = *layout_.gather_format});
+  const CodedGroup coded = layout_.coded(group(), *layout_.gather_format);
+  add(work::Code{.from = own, .to = sent, .group = coded, .share = Share{kind().cut, 1}});
   exchange(CommOp::all_gather, kind().cut, sent, received, 1);
-  add(work::Code{.from = received, .to = whole, .format = *layout_.gather_format, .decode = true});
+  add(work::Code{.from = received, .to = whole, .group = coded, .decode = true});
 }
 
 void Views::gather() {
@@ -198,17 +199,24 @@ void Views::reduce_codes(int whole, const View& sum) {
     exchange(CommOp::reduce_scatter, CommAxis::shard_inner,
              {.buffer = whole, .begin = node * run, .elements = run}, part, kFloatBytes);
   }
+  const CodedGroup coded = layout_.coded(group(), *layout_.reduce_format);
   for (int node = 0; node < nodes; ++node) {
-    const View part = part_along(whole, CommAxis::shard_inner, shard(), node * run, shard());
-    add(work::Code{.from = part,
-                   .to = {.buffer = codes, .begin = node * message, .elements = message},
-                   .format = *layout_.reduce_format});
+    work::Code code{.from = part_along(whole, CommAxis::shard_inner, shard(), node * run, shard()),
+                    .to = {.buffer = codes, .begin = node * message, .elements = message},
+                    .group = coded,
+                    .shard = node * (coded.shards / nodes)};
+    if (several(CommAxis::shard_inner)) code.share = Share{CommAxis::shard_inner, 1};
+    add(code);
   }
   const View received = {.buffer = codes, .begin = half, .elements = half};
   exchange(CommOp::all_to_all, CommAxis::shard_outer, {.buffer = codes, .elements = half}, received,
            1);
-  add(work::Code{
-      .from = received, .to = sum, .format = *layout_.reduce_format, .decode = true, .sum = true});
+  add(work::Code{.from = received,
+                 .to = sum,
+                 .group = coded,
+                 .share = Share{kind().cut, 1},
+                 .decode = true,
+                 .sum = true});
 }
 
 void Views::reduce() {

@@ -51,7 +51,7 @@ bool allocated(BufferRole role) {
          in_bytes(role);
 }
 
-/// Of this rank along each axis with several ranks.
+/// The indices of this rank along axes with several ranks.
 std::map<CommAxis, int> indices_along(const Communicators& communicators) {
   std::map<CommAxis, int> indices;
   for (const auto& [channel, ranks] : communicators) {

@@ -239,9 +239,8 @@ class Executor {
   void run_work(const Prepared& prepared, const Action& action, std::int64_t step);
   void exchange(const Prepared& prepared, const Action& action, const work::Exchange& exchange);
   void move(const Prepared& prepared, const Action& action, const work::Move& move);
-  /// The work up to the last code, exchanges among it, in one call. Gives the index behind it.
-  [[nodiscard]] std::size_t exchange_codes(const Prepared& prepared, const Action& action,
-                                           std::int64_t step);
+  void code(const Prepared& prepared, const Action& action, const work::Code& code,
+            std::int64_t step);
   /// Points blocks to the parameters that the action made whole in a slot.
   void bind_whole(const Prepared& prepared, const Action& action);
   /// The copy of a block's output to the host or back.

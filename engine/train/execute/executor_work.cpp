@@ -3,7 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
-#include "engine/collectives/quantized.h"
+#include "engine/collectives/coded_messages.h"
 #include "engine/train/execute/executor.h"
 
 /// What the work of an action does to parameters and gradients of groups.
@@ -45,39 +45,28 @@ void Executor::move(const Prepared& prepared, const Action& action, const work::
   }
 }
 
-std::size_t Executor::exchange_codes(const Prepared& prepared, const Action& action,
-                                     std::int64_t step) {
-  const std::vector<Work>& list = action.work;
-  const auto is_code = [](const Work& work) { return std::holds_alternative<work::Code>(work); };
-  const auto first = std::ranges::find_if(list, is_code);
-  const auto last = std::ranges::find_if(list.rbegin(), list.rend(), is_code);
-  const auto& code = std::get<work::Code>(*first);
-  const auto& decode = std::get<work::Code>(*last);
-  const ViewMemory::Buffers buffers = buffers_of(prepared);
-  const CodedGroup group = layout_.coded(action.group, code.format);
-  at::Tensor scratch = prepared.buffers[to_index(decode.from.buffer)];
-  at::Tensor to = memory_.tensor(decode.to, buffers);
-  if (!decode.sum) {
-    const auto& sent = std::get<work::Exchange>(*std::next(first));
-    all_gather_quantized(communicator({sent.axis, action.lane}), group,
-                         memory_.tensor(code.from, buffers), to, scratch);
-  } else {
-    at::Tensor whole =
-        memory_.tensor({.buffer = code.from.buffer, .elements = group.elements}, buffers);
-    // Groups lie one after the other in the whole, and inner groups are counted over all replicas.
-    std::int64_t first_element = 0;
-    for (int g = 0; g < action.group; ++g) first_element += states_.flat(g).padded();
-    const std::int64_t replica = options_.data_rank / layout_.shard_degree;
-    const wire::RandomPlace place = {.seed = static_cast<std::uint64_t>(options_.seed),
-                                     .step = step,
-                                     .micro_batch = action.micro_batch,
-                                     .node = replica * layout_.extent(CommAxis::shard_outer).ranks,
-                                     .first_element = first_element};
-    reduce_scatter_quantized({.inner = along({CommAxis::shard_inner, action.lane}),
-                              .outer = along({CommAxis::shard_outer, action.lane})},
-                             group, whole, {.own = to}, place, scratch);
-  }
-  return static_cast<std::size_t>(std::distance(list.begin(), last.base()));
+void Executor::code(const Prepared& prepared, const Action& action, const work::Code& code,
+                    std::int64_t step) {
+  const CodedGroup& group = code.group;
+  const at::Tensor from = memory_.tensor(code.from, buffers_of(prepared)),
+                   to = memory_.tensor(code.to, buffers_of(prepared));
+  if (code.decode && !code.sum) return decode_shards(group, from, to);
+  const auto shard = static_cast<int>(memory_.begin_of(code.shard, code.share));
+  if (code.sum) return sum_messages(group, shard, from, to);
+  const bool gradient =
+      prepared.program->buffers[to_index(code.to.buffer)].role == BufferRole::coded_gradient;
+  if (!gradient || group.format != CodeFormat::int4)
+    return encode_shard(group, shard, from, to, from.scalar_type());
+  // Groups lie one after the other in the whole, and inner groups are counted over all replicas.
+  std::int64_t first_element = 0;
+  for (int g = 0; g < action.group; ++g) first_element += states_.flat(g).padded();
+  const int inner = along({CommAxis::shard_inner, action.lane}).size();
+  encode_shard_randomly(group, shard, from, to,
+                        {.seed = static_cast<std::uint64_t>(options_.seed),
+                         .step = step,
+                         .micro_batch = action.micro_batch,
+                         .node = options_.data_rank / inner,
+                         .first_element = first_element});
 }
 
 void Executor::bind_whole(const Prepared& prepared, const Action& action) {
@@ -95,15 +84,13 @@ void Executor::bind_whole(const Prepared& prepared, const Action& action) {
 
 void Executor::run_work(const Prepared& prepared, const Action& action, std::int64_t step) {
   if (action.kind == ActionKind::reduce) states_.settle_gradients(action.group);
-  const bool codes = std::ranges::any_of(
-      action.work, [](const Work& work) { return std::holds_alternative<work::Code>(work); });
-  for (std::size_t i = codes ? exchange_codes(prepared, action, step) : 0; i < action.work.size();
-       ++i) {
-    const Work& work = action.work[i];
+  for (const Work& work : action.work) {
     if (const auto* exchange = std::get_if<work::Exchange>(&work)) {
       this->exchange(prepared, action, *exchange);
     } else if (const auto* move = std::get_if<work::Move>(&work)) {
       this->move(prepared, action, *move);
+    } else if (const auto* code = std::get_if<work::Code>(&work)) {
+      this->code(prepared, action, *code, step);
     } else {
       states_.bind_empty_gradients(
           action.group, memory_.tensor(std::get<work::Zero>(work).to, buffers_of(prepared)));

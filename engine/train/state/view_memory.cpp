@@ -51,16 +51,15 @@ Memory Memory::narrow(std::int64_t begin, std::int64_t elements) const {
   return part;
 }
 
-Range ViewMemory::range_of(const View& view) const {
-  const std::int64_t begin =
-      view.begin + (view.share ? indices_.at(view.share->axis) * view.share->stride : 0);
-  return {begin, begin + view.elements};
+std::int64_t ViewMemory::begin_of(std::int64_t begin, const std::optional<Share>& share) const {
+  return begin + (share ? indices_.at(share->axis) * share->stride : 0);
 }
 
 std::vector<Memory> ViewMemory::of(const View& view, const Buffers& buffers) const {
   const Buffer& buffer = buffers.program.buffers[to_index(view.buffer)];
   const int group = buffer.owner;
-  const Range range = range_of(view);
+  const std::int64_t begin = begin_of(view.begin, view.share);
+  const Range range = {begin, begin + view.elements};
   switch (buffer.role) {
     case BufferRole::parameters:
       return {at_rest(*states_.parameters_at_rest(group).memory, group, range)};

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "engine/mesh/shard.h"
@@ -46,6 +48,8 @@ class ViewMemory {
     const Program& program;
     const std::vector<at::Tensor>& tensors;
   };
+  /// `begin`, in the own share.
+  [[nodiscard]] std::int64_t begin_of(std::int64_t begin, const std::optional<Share>& share) const;
   /// One for each tensor that the view covers: of moments, one for each moment.
   [[nodiscard]] std::vector<Memory> of(const View& view, const Buffers& buffers) const;
   /// A view of one tensor on the device.
@@ -56,13 +60,10 @@ class ViewMemory {
   };
   /// What a move copies or adds. Bytes of a slot take the type of the other side.
   [[nodiscard]] std::vector<Copy> copies(const work::Move& move, const Buffers& buffers) const;
-  /// Of a part of a group.
+  /// What the update of a part of a group has in hand.
   [[nodiscard]] UpdateMemory operands(const work::Update& update, const Buffers& buffers) const;
 
  private:
-  /// Elements from the view's first one on, in the rank's own part.
-  [[nodiscard]] Range range_of(const View& view) const;
-
   StateStore& states_;
   std::map<CommAxis, int> indices_;
 };

@@ -1,4 +1,4 @@
-#include "engine/collectives/quantized.h"
+#include "engine/collectives/coded_messages.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -20,6 +20,7 @@
 #include "engine/base/philox.h"
 #include "engine/comm/thread_world.h"
 #include "engine/mesh/shard_groups.h"
+#include "test/collectives/coded_exchanges.h"
 #include "test/kernels/wire_inputs.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
@@ -86,7 +87,11 @@ std::vector<at::Tensor> gathered(const CodedGroup& group, at::ScalarType own_typ
     at::Tensor scratch = at::full(
         {group.gather_scratch_bytes(static_cast<int>(whole.element_size()))}, 0xa5, at::kByte);
     dawdle(run, rank);
-    all_gather_quantized(*comm, group, own, whole, scratch);
+    if (group.quantized == 0) {  // what has no codes is gathered as it is
+      comm->all_gather(whole, own.to(slot));
+    } else {
+      gather_coded(*comm, group, own, whole, scratch);
+    }
     return whole;
   });
 }
@@ -139,8 +144,6 @@ struct Reduction {
   int degree;
   at::Tensor gradients;
   wire::RandomPlace place = {.seed = 3, .step = 5, .micro_batch = 1};
-  bool add = false;
-  float before = 0;  ///< what the shards hold
 };
 
 /// The shards after the reduction, in order of ranks, and so the whole.
@@ -159,10 +162,10 @@ at::Tensor reduced(const Reduction& r, int run = 0) {
                                            .rank = rank,
                                            .timeout_s = 30});
     at::Tensor whole = r.gradients[rank].clone();
-    const at::Tensor own = at::full({r.group.shard_size()}, r.before, at::kFloat);
+    at::Tensor own = at::full({r.group.shard_size()}, 0.75F);
     at::Tensor scratch = at::full({r.group.reduce_scratch_bytes(r.degree)}, 0xa5, at::kByte);
     dawdle(run, rank);
-    reduce_scatter_quantized({*inner, *outer}, r.group, whole, {own, r.add}, r.place, scratch);
+    reduce_coded(*inner, *outer, r.group, whole, own, r.place, scratch);
     return own;
   });
   const at::Tensor whole = at::empty({r.group.elements});
@@ -200,22 +203,16 @@ TEST_CASE("a quantised reduction lies within the bound, and is exact where nothi
                std::pair(4, 1), std::pair(4, 2), std::pair(4, 4));
   const CodeFormat format = GENERATE(CodeFormat::int8, CodeFormat::fp8, CodeFormat::int4);
   const std::int64_t blocks = GENERATE(1, 5), plain_blocks = GENERATE(0, 1, 3, 7, 100);
-  const bool add = GENERATE(false, true);
   const CodedGroup group = group_of(shards, blocks, plain_blocks, format);
   if (group.quantized == 0 && plain_blocks < 100) return;
-  CAPTURE(shards, degree, static_cast<int>(format), blocks, plain_blocks, add);
-  const Reduction r{.group = group,
-                    .degree = degree,
-                    .gradients = gradients_of(group),
-                    .add = add,
-                    .before = 0.75F};
+  CAPTURE(shards, degree, static_cast<int>(format), blocks, plain_blocks);
+  const Reduction r{.group = group, .degree = degree, .gradients = gradients_of(group)};
   const at::Tensor whole = reduced(r), partial = partial_sums(r);
   const int nodes = shards / degree;
 
   // Plain elements, and all of them without an outer group: fp32 sums in rank order.
   at::Tensor exact = partial[0].clone();
   for (int node = 1; node < nodes; ++node) exact.add_(partial[node]);
-  if (add) exact.add_(0.75F);
   const std::int64_t coded = nodes == 1 ? 0 : group.quantized;
   REQUIRE(whole.narrow(0, coded, group.elements - coded)
               .equal(exact.narrow(0, coded, group.elements - coded)));
@@ -226,9 +223,8 @@ TEST_CASE("a quantised reduction lies within the bound, and is exact where nothi
   const at::Tensor bound = format == CodeFormat::fp8
                                ? as_double(sums).abs() * (0x1p-4 * (1 + 0x1p-20)) + scale * 0x1p-10
                                : scale * (format == CodeFormat::int4 ? 1 + 0x1p-16 : 0.5);
-  const at::Tensor fp32 = (as_double(sums).abs() + bound).sum(0).add(0.75) * gamma(nodes + 1);
-  const at::Tensor error =
-      as_double(whole.narrow(0, 0, coded)) - as_double(sums).sum(0) - (add ? 0.75 : 0);
+  const at::Tensor fp32 = (as_double(sums).abs() + bound).sum(0) * gamma(nodes + 1);
+  const at::Tensor error = as_double(whole.narrow(0, 0, coded)) - as_double(sums).sum(0);
   REQUIRE(everywhere(error.abs() <= bound.sum(0) + fp32));
 
   // The very bits: each partial sum coded by itself, the codes summed in order of nodes.
@@ -243,8 +239,8 @@ TEST_CASE("a quantised reduction lies within the bound, and is exact where nothi
       wire::quantize(row, to, format);
     }
   }
-  const at::Tensor expected = at::full({coded}, 0.75, at::kFloat);
-  wire::sum(codes, expected, format, add);
+  const at::Tensor expected = at::empty({coded}, at::kFloat);
+  wire::sum(codes, expected, format, /*add=*/false);
   REQUIRE(same_bits(whole.narrow(0, 0, coded), expected));
 }
 
@@ -297,21 +293,22 @@ TEST_CASE("the second shard gathers to the bits of the first gather", "[collecti
   for (const at::Tensor& whole : again) REQUIRE(whole.equal(wholes.front()));
 }
 
-TEST_CASE("scratch that is too small and groups that do not fit are our own fault",
+TEST_CASE("messages of another size and groups that do not fit are our own fault",
           "[collectives]") {
   const CodedGroup group = group_of(1, 2, 1, CodeFormat::int8);
-  ThreadWorld world(1);
-  const auto comm = world.communicator({.name = "one", .ranks = {0}, .rank = 0});
   const at::Tensor own = values(group.elements, 0);
-  at::Tensor whole = at::zeros({group.elements});
-  at::Tensor scratch = at::zeros({group.gather_scratch_bytes(4) - 1}, at::kByte);
-  CHECK_THROWS_AS(all_gather_quantized(*comm, group, own, whole, scratch), Error);
+  const at::Tensor message = at::zeros({group.message_bytes(4)}, at::kByte);
+  encode_shard(group, 0, own, message, at::kFloat);
+  CHECK_THROWS_AS(
+      encode_shard(group, 0, own, message.narrow(0, 0, message.numel() - 1), at::kFloat), Error);
+  CHECK_THROWS_AS(decode_shards(group, message, own.narrow(0, 0, kCodeBlock)), Error);
+  CHECK_THROWS_AS(encode_shard_randomly(group, 0, own, message, {}), Error);
   CodedGroup two = group;
   two.shards = 2;
-  CHECK_THROWS_AS(all_gather_quantized(*comm, two, own, whole, scratch), Error);
+  CHECK_THROWS_AS(encode_shard(two, 0, own, message, at::kFloat), Error);
   CodedGroup odd = group;
   odd.quantized = 100;
-  CHECK_THROWS_AS(all_gather_quantized(*comm, odd, own, whole, scratch), Error);
+  CHECK_THROWS_AS(encode_shard(odd, 0, own, message, at::kFloat), Error);
 }
 
 }  // namespace
