@@ -94,7 +94,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
                    RankRecordFile& record)
     : model_(model),
       cost_(cost),
-      layout_(strategy.layout),
+      data_ranks_(strategy.batch.data_ranks),
       states_(states),
       communicators_(communicators),
       options_(options),
@@ -470,9 +470,8 @@ void Executor::set_dropout_seeds(std::int64_t step) {
       random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
   const at::Tensor host = host_tensor(dropout_seeds_.sizes(), at::kLong, options_.device);
   auto* seeds = host.mutable_data_ptr<std::int64_t>();
-  const std::int64_t data_ranks = layout_.extent(CommAxis::batch).ranks;
   for (std::int64_t m = 0; m < dropout_seeds_.numel(); ++m) {
-    const std::int64_t place = m * data_ranks + options_.data_rank;
+    const std::int64_t place = m * data_ranks_ + options_.data_rank;
     const Philox random =
         Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
     seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);

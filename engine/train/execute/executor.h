@@ -270,7 +270,7 @@ class Executor {
 
   Model& model_;
   const ModelCost& cost_;
-  const Layout& layout_;
+  std::int64_t data_ranks_;
   StateStore& states_;
   Communicators& communicators_;
   std::unique_ptr<Communicator> alone_;

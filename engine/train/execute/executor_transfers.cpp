@@ -1,12 +1,14 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/train/execute/executor.h"
 
-/// What crosses between the stages of a pipeline.
+/// Outputs of blocks between the stages of a pipeline, and to the host and back.
 namespace dstrain {
 
 Tensors Executor::boundary_tensors(int block) const {
@@ -105,6 +107,35 @@ void Executor::wait_for_transfers(const Prepared& prepared, std::size_t i) {
     if (timed) timer_.end_action(awaited.lane, /*communicates=*/true, compute);
     record_.enter(step, prepared.names[i]);
   }
+}
+
+/// The host knows of an output only in steps in which its forward was not replayed from a graph;
+/// the graph writes it at the same place each time.
+Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
+  const Tensors& outputs = prepared.outputs[to_index(action.reads.front())];
+  if (segments_.empty() || &prepared != &training_) return outputs;
+  Tensors& kept = written_by_graphs_[{first_loaded_, &action}];
+  if (!outputs.empty()) {
+    kept.clear();
+    for (const at::Tensor& output : outputs) {
+      const at::Tensor values = output.detach().contiguous();
+      kept.push_back(at::from_blob(values.mutable_data_ptr(), values.sizes(), values.options()));
+      ops::copy_needs(output, kept.back());
+    }
+  }
+  return kept;
+}
+
+void Executor::move_input(Prepared& prepared, const Action& action) {
+  const bool fetch = action.kind == ActionKind::fetch_input;
+  const Stream& stream = lane(action.lane);
+  const int host =
+      prepared.program->find(fetch ? action.reads : action.writes, BufferRole::host_input);
+  const at::Tensor& memory = prepared.buffers[to_index(host)];
+  if (!fetch) return offloader_.evict_input(host, memory, output_for(prepared, action), stream);
+  const int slot = action.writes.front();
+  prepared.outputs[to_index(slot)] =
+      offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
 }
 
 }  // namespace dstrain

@@ -99,4 +99,17 @@ void Executor::run_work(const Prepared& prepared, const Action& action, std::int
   bind_whole(prepared, action);
 }
 
+void Executor::update(const Prepared& prepared, const Action& action, const StepInputs& inputs) {
+  if (action.part >= 0) {
+    const auto& update = std::get<work::Update>(action.work.front());
+    offloader_.update(memory_.operands(update, buffers_of(prepared)), inputs.lr, control_,
+                      lane(action.lane));
+    return;
+  }
+  updater_.update(
+      action.group, inputs.lr, control_,
+      action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+  if (inputs.average_share > 0) updater_.average(action.group, inputs.average_share, control_);
+}
+
 }  // namespace dstrain
