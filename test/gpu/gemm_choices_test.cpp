@@ -1,5 +1,3 @@
-#include "engine/kernels/linear/gemm.h"
-
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/full.h>
@@ -15,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/gemm_cache.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
@@ -28,41 +27,6 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 at::Tensor exact_product(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(a.to(at::kDouble), b.to(at::kDouble));
-}
-
-/// `tensor` with columns dense instead of rows.
-at::Tensor turned(const at::Tensor& tensor) { return tensor.t().contiguous().t(); }
-
-TEST_CASE("GPU: products of views equal those in double, aligned or not", "[gpu][gemm]") {
-  const auto type =
-      GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16, at::kHalf})));
-  const auto [m, n, k] =
-      GENERATE(std::tuple{1, 1, 1}, std::tuple{5, 7, 9}, std::tuple{130, 200, 72},
-               std::tuple{1, 2048, 11008}, std::tuple{8, 2560, 896}, std::tuple{3, 4088, 64},
-               std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001});
-  const bool wide = GENERATE(false, true), a_turned = GENERATE(false, true),
-             b_turned = GENERATE(false, true);
-  CAPTURE(c10::toString(type), m, n, k, wide, a_turned, b_turned);
-  test::Random random(1);
-  const auto out_type = wide ? at::kFloat : type;
-  at::Tensor a = random({m, k}, type).to(at::kCUDA), b = random({k, n}, type).to(at::kCUDA);
-  const at::Tensor bias = random({n}, out_type).to(at::kCUDA);
-  if (a_turned) a = turned(a);
-  if (b_turned) b = turned(b);
-  const at::Tensor product = exact_product(a, b);
-  const at::Tensor before = random({m, n + 3}, out_type).to(at::kCUDA), whole = before.clone(),
-                   cut = whole.narrow(1, 2, n);
-  ops::multiply(a, b, cut, {.alpha = 0.5, .add = true});
-  REQUIRE(far(cut, product * 0.5 + before.narrow(1, 2, n), out_type, k) == "");
-  REQUIRE(whole.narrow(1, 0, 2).equal(before.narrow(1, 0, 2)));
-  REQUIRE(whole.narrow(1, n + 2, 1).equal(before.narrow(1, n + 2, 1)));
-  const at::Tensor out = at::full({m, n}, kNan, bias.options()), again = out.clone();
-  ops::multiply(a, b, out);
-  REQUIRE(far(out, product, out_type, k) == "");
-  ops::multiply(a, b, again);
-  REQUIRE(out.equal(again));
-  ops::multiply(a, b, out, {.bias = bias});
-  REQUIRE(far(out, product + bias.to(at::kDouble), out_type, k) == "");
 }
 
 TEST_CASE("GPU: measuring changes nothing that is added to", "[gpu][gemm]") {
