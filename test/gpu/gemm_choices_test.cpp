@@ -23,7 +23,7 @@ namespace {
 
 using test::far;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
 
 at::Tensor exact_product(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(a.to(at::kDouble), b.to(at::kDouble));
@@ -50,7 +50,7 @@ TEST_CASE("GPU: sums of rows come with a product, or apart", "[gpu][gemm]") {
   const at::ScalarType held =
       type == at::kBFloat16 ? GENERATE(at::kFloat, at::kBFloat16) : at::kFloat;
   const at::Tensor out = at::full({out_width, in}, 2, x.options().dtype(held)),
-                   sums = at::full({out_width}, kNan, x.options().dtype(at::kFloat));
+                   sums = at::full({out_width}, kUnwritten, x.options().dtype(at::kFloat));
   const bool run = ops::multiply_and_sum(dy.t(), x, out, sums, add);
   WARN("sums of rows of " << c10::toString(type) << " [" << rows << ", " << out_width
                           << "], gradient in " << c10::toString(held) << ": "
@@ -72,7 +72,7 @@ TEST_CASE("GPU: FP8 products equal those of their codes", "[gpu][gemm][fp8]") {
              b8 = ops::quantize(b, Fp8Format::e4m3, ops::Sides::rows);
   const at::Tensor product = exact_product(a8.rows.to(at::kFloat), b8.rows.to(at::kFloat).t()) *
                              a8.scale.to(at::kDouble) * b8.scale.to(at::kDouble);
-  const at::Tensor out = at::full({144, 272}, kNan, a.options().dtype(type));
+  const at::Tensor out = at::full({144, 272}, kUnwritten, a.options().dtype(type));
   ops::multiply(a8.rows, b8.rows.t(), out,
                 {.a_scale = a8.scale, .b_scale = b8.scale, .fast = fast});
   if (!fast) {
@@ -89,7 +89,7 @@ TEST_CASE("GPU: a captured product of a shape not seen before replays", "[gpu][g
   test::Random random(5);
   const at::Tensor a = random({176, 208}, test::short_type()).to(at::kCUDA),
                    b = random({208, 240}, test::short_type()).to(at::kCUDA);
-  const at::Tensor out = at::full({176, 240}, kNan, a.options());
+  const at::Tensor out = at::full({176, 240}, kUnwritten, a.options());
   const at::Tensor expected = exact_product(a, b);  // makes the library's handle before the capture
   const auto stream = c10::cuda::getStreamFromPool();
   at::cuda::CUDAGraph graph;

@@ -40,7 +40,7 @@ const AttentionShape kCachedShapes[] = {
      .causal = true,
      .alibi = true}};
 
-at::Tensor indices(const std::vector<std::int32_t>& values) { return at::tensor(values, at::kInt); }
+at::Tensor int32s(const std::vector<std::int32_t>& values) { return at::tensor(values, at::kInt); }
 
 TEST_CASE("attention of one token at a time is that of the whole sequence", "[kernels][cpu]") {
   const at::NoGradGuard no_gradients;
@@ -62,15 +62,15 @@ TEST_CASE("attention of one token at a time is that of the whole sequence", "[ke
         own.push_back(static_cast<std::int32_t>(slots[s]));
       }
     }
-    cached.slots = indices(own);
+    cached.slots = int32s(own);
     cached.whole = true;
     const at::Tensor first = ops::cached_attention(
         at::cat({rows[0].narrow(0, 0, 5), rows[1].narrow(0, 0, 3)}), shape,
-        {.starts = indices({0, 5, 8}), .longest = 5, .positions = indices(positions)}, cached);
+        {.starts = int32s({0, 5, 8}), .longest = 5, .positions = int32s(positions)}, cached);
     CHECK(at::allclose(first.narrow(0, 0, 5), wanted[0].narrow(0, 0, 5), 1e-5, 1e-5));
     CHECK(at::allclose(first.narrow(0, 5, 3), wanted[1].narrow(0, 0, 3), 1e-5, 1e-5));
 
-    cached.slots = indices({2, 0});
+    cached.slots = int32s({2, 0});
     cached.whole = false;
     AttentionShape pair = shape;
     pair.batch = 2;
@@ -78,10 +78,10 @@ TEST_CASE("attention of one token at a time is that of the whole sequence", "[ke
       const at::Tensor both = at::cat({rows[0].narrow(0, 5 + i, 1), rows[1].narrow(0, 3 + i, 1)});
       const at::Tensor out = ops::cached_attention(
           both, pair,
-          {.starts = indices({0, 1, 2}),
+          {.starts = int32s({0, 1, 2}),
            .longest = 16,
            .positions =
-               indices({static_cast<std::int32_t>(5 + i), static_cast<std::int32_t>(3 + i)})},
+               int32s({static_cast<std::int32_t>(5 + i), static_cast<std::int32_t>(3 + i)})},
           cached);
       CAPTURE(i, shape.alibi);
       CHECK(at::allclose(out[0], wanted[0][5 + i], 1e-5, 1e-5));
@@ -162,7 +162,7 @@ TEST_CASE("attention to a cache is its definition", "[kernels][reference]") {
     positions.push_back(some[static_cast<std::size_t>(row) % some.size()]);
     slots.push_back(static_cast<std::int32_t>(rows - row));
   }
-  const at::Tensor at_positions = indices(positions), at_slots = indices(slots);
+  const at::Tensor at_positions = int32s(positions), at_slots = int32s(slots);
   shape.batch = rows;
   test::Random random(1);
   const at::Tensor qkv = random({rows, shape.qkv_width()}, dtype);
