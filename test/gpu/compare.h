@@ -2,13 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/norm.h>
 #include <ATen/ops/randn.h>
 
+#include <utility>
 #include <vector>
 
-#include "engine/kernels/gpu.h"
 #include "engine/kernels/op_support.h"
+#include "test/kernels/devices.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
@@ -20,22 +20,15 @@ inline const void* in(const at::Tensor& tensor) { return tensor.const_data_ptr()
 inline void* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
 inline float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
 
-/// Types for tests that multiply: without bf16 where the GPU's tensor cores do not know it.
+/// Types for tests that multiply.
 inline std::vector<at::ScalarType> with_products(std::vector<at::ScalarType> types) {
-  if (!kernels::cuda::gpu_limits().bf16_products) std::erase(types, at::kBFloat16);
-  return types;
+  return multiplied(at::kCUDA, std::move(types));
 }
-/// bf16, or fp16 there.
-inline at::ScalarType short_type() { return with_products({at::kBFloat16, at::kHalf}).front(); }
+inline at::ScalarType short_type() { return short_type(at::kCUDA); }
 
 /// Random numbers on the GPU.
 inline at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
   return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
-}
-
-/// Error of the norms; `expected` is in double on the host.
-inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
-  return ((actual.cpu().to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
 /// Runs the kernel twice, so that a result which does not repeat bit for bit is found too.

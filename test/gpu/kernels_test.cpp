@@ -10,6 +10,7 @@
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/matrix_update.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/non_finite_rows.h"
@@ -393,6 +394,20 @@ TEST_CASE("GPU: operators and their gradients equal those on the CPU", "[gpu][ke
     REQUIRE(far(gpu[i], cpu[i], type, 4096) ==
             "");  // a chain of six operators, each rounding to `type`
   }
+}
+
+TEST_CASE("GPU: a matrix is orthogonalised as on the CPU", "[gpu][kernels]") {
+  const auto [rows, columns] =
+      GENERATE(std::pair(256, 256), std::pair(128, 768), std::pair(768, 128));
+  CAPTURE(rows, columns);
+  test::Random random(3);
+  const at::Tensor x = random({rows, columns}, at::kBFloat16), on_gpu = x.to(at::kCUDA);
+  const at::Tensor host = optimizer::orthogonalize(x, 5).to(at::kFloat),
+                   gpu = optimizer::orthogonalize(on_gpu, 5);
+  REQUIRE(gpu.equal(optimizer::orthogonalize(on_gpu, 5)));
+  // Both round every product to bf16; in the norm of the whole they are a few roundings apart.
+  const at::Tensor apart = gpu.cpu().to(at::kFloat) - host;
+  REQUIRE((apart.norm() / host.norm()).item<float>() < 10 * 0x1p-8f);
 }
 
 }  // namespace

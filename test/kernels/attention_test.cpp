@@ -5,11 +5,13 @@
 #include <numbers>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
-#include "test/kernels/attention_bounds.h"
+#include "test/kernels/attention_example.h"
+#include "test/kernels/devices.h"
 #include "test/kernels/plain_attention.h"
 #include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
@@ -21,131 +23,127 @@ namespace {
 using ops::AttentionShape;
 using Lengths = std::vector<std::int64_t>;
 
-enum class Kind { plain, causal, shared, rotary, linear, interleaved };
+struct Model {
+  const char* name;
+  AttentionShape shape;
+};
+const AttentionShape kQwen3B{
+    .heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6};
 
-AttentionShape shape_of(Kind kind) {
-  switch (kind) {
-    case Kind::plain:
-      return {.heads = 3, .kv_heads = 3, .head_dim = 8};
-    case Kind::causal:
-      return {.heads = 3, .kv_heads = 3, .head_dim = 8, .causal = true};
-    case Kind::shared:
-      return {.heads = 6, .kv_heads = 2, .head_dim = 8, .causal = true};
-    case Kind::rotary:
-      return {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4};
-    case Kind::linear:
-      return {.heads = 6, .kv_heads = 6, .head_dim = 8, .causal = true, .alibi = true};
-    case Kind::interleaved:
-      return {.heads = 4,
-              .kv_heads = 4,
-              .head_dim = 16,
-              .interleaved = true,
-              .causal = true,
-              .rope_theta = 1e4,
-              .alibi = true};
+/// Real ones on a GPU.
+std::vector<Model> models(at::Device device) {
+  const auto bloom = [](std::int64_t heads, std::int64_t head_dim) {
+    return AttentionShape{.heads = heads,
+                          .kv_heads = heads,
+                          .head_dim = head_dim,
+                          .interleaved = true,
+                          .causal = true,
+                          .alibi = true};
+  };
+  if (device.is_cuda()) {
+    return {{"ViT-B", {.heads = 12, .kv_heads = 12, .head_dim = 64}},
+            {"ViT-H", {.heads = 16, .kv_heads = 16, .head_dim = 80}},
+            {"Qwen2.5-3B", kQwen3B},
+            {"Qwen2.5-0.5B",
+             {.heads = 14, .kv_heads = 2, .head_dim = 64, .causal = true, .rope_theta = 1e6}},
+            {"BLOOM-560m", bloom(16, 64)},
+            {"BLOOM-3b", bloom(32, 80)},
+            {"BLOOM-7b1", bloom(32, 128)}};
   }
-  return {};
+  AttentionShape interleaved = bloom(4, 16);
+  interleaved.rope_theta = 1e4;
+  return {
+      {"plain", {.heads = 3, .kv_heads = 3, .head_dim = 8}},
+      {"causal", {.heads = 3, .kv_heads = 3, .head_dim = 8, .causal = true}},
+      {"shared", {.heads = 6, .kv_heads = 2, .head_dim = 8, .causal = true}},
+      {"rotary", {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4}},
+      {"linear", {.heads = 6, .kv_heads = 6, .head_dim = 8, .causal = true, .alibi = true}},
+      {"interleaved", interleaved}};
 }
 
-struct Run {
-  at::Tensor out, grad;
-};
-
-template <typename Attend>
-Run run(const at::Tensor& qkv, const at::Tensor& dy, const Attend& attend) {
-  const at::Tensor leaf = test::leaf(qkv);
-  const at::Tensor out = attend(leaf);
-  out.backward(dy);
-  return {out.detach(), leaf.grad()};
+/// What long sequences are tried in: the formula takes long.
+at::ScalarType long_type(at::Device device) {
+  return device.is_cuda() ? test::short_type(device) : at::kFloat;
 }
 
 TEST_CASE("attention equals the softmax formula, the packed gradient included", "[kernels]") {
-  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const auto kind = GENERATE(Kind::plain, Kind::causal, Kind::shared, Kind::rotary, Kind::linear,
-                             Kind::interleaved);
-  const std::int64_t tokens = GENERATE(1, 5, 197);
-  CAPTURE(c10::toString(dtype), static_cast<int>(kind), tokens);
-  test::Random random(1);
-  AttentionShape shape = shape_of(kind);
-  shape.batch = 2;
-  const at::Tensor qkv = random({2 * tokens, shape.qkv_width()}, dtype),
-                   dy = random({2 * tokens, shape.width()}, dtype);
-  const Run ours = run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape); });
-  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
-    return test::plain_attention(x, shape, {tokens, tokens});
-  });
-  const auto bounds = test::attention_bounds(qkv, dy, shape, {tokens, tokens});
-  REQUIRE(test::far(ours.out, plain.out, bounds.out) == "");
-  REQUIRE(test::far(ours.grad, plain.grad, bounds.grad) == "");
-}
-
-TEST_CASE("long attention in fp32 equals the formula in double", "[kernels]") {
-  const auto kind =
-      GENERATE(Kind::causal, Kind::shared, Kind::rotary, Kind::linear, Kind::interleaved);
-  const std::int64_t tokens = GENERATE(33, 512);
-  CAPTURE(static_cast<int>(kind), tokens);
-  test::Random random(2);
-  AttentionShape shape = shape_of(kind);
-  shape.batch = 1;
-  const at::Tensor qkv = random({tokens, shape.qkv_width()}), dy = random({tokens, shape.width()});
-  const Run ours = run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape); });
-  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
-    return test::plain_attention(x, shape, {tokens});
-  });
-  const auto bounds = test::attention_bounds(qkv, dy, shape, {tokens});
-  REQUIRE(test::far(ours.out, plain.out, bounds.out) == "");
-  REQUIRE(test::far(ours.grad, plain.grad, bounds.grad) == "");
+  const auto device = GENERATE(from_range(test::devices()));
+  const auto dtype =
+      GENERATE_COPY(from_range(test::multiplied(device, {at::kFloat, at::kBFloat16, at::kHalf})));
+  const auto model = GENERATE_COPY(from_range(models(device)));
+  const std::int64_t tokens = GENERATE_COPY(
+      from_range(device.is_cuda() ? Lengths{33, 197, 512, 1000} : Lengths{1, 5, 33, 197, 512}));
+  if (tokens > 197 && dtype != long_type(device)) return;
+  CAPTURE(device.str(), c10::toString(dtype), model.name, tokens);
+  AttentionShape shape = model.shape;
+  shape.batch = device.is_cpu() && tokens > 197 ? 1 : 2;
+  test::AttentionExample(device, shape, Lengths(to_index(shape.batch), tokens), dtype)
+      .require_formula([&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
 }
 
 TEST_CASE("packed sequences do not see each other, empty ones do no harm", "[kernels]") {
-  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
-  const auto kind =
-      GENERATE(Kind::plain, Kind::shared, Kind::rotary, Kind::linear, Kind::interleaved);
-  const Lengths lengths = GENERATE(Lengths{7, 1, 20, 4}, Lengths{32}, Lengths{1, 31});
-  CAPTURE(c10::toString(dtype), static_cast<int>(kind), lengths.size());
-  test::Random random(3);
-  AttentionShape shape = shape_of(kind);
+  const auto device = GENERATE(from_range(test::devices()));
+  const auto dtype =
+      GENERATE_COPY(from_range(test::multiplied(device, {at::kFloat, at::kBFloat16, at::kHalf})));
+  const auto model = GENERATE_COPY(from_range(models(device)));
+  const Lengths lengths = GENERATE_COPY(
+      from_range(device.is_cuda() ? std::vector<Lengths>{{26, 1, 33, 6},
+                                                         {5, 33, 28},
+                                                         {5, 197, 192},
+                                                         {505, 1, 512, 6},
+                                                         {993, 1, 1000, 6}}
+                                  : std::vector<Lengths>{{7, 1, 20, 4}, {32}, {1, 31}}));
+  if (lengths.back() == 6 && dtype != long_type(device)) return;
+  CAPTURE(device.str(), c10::toString(dtype), model.name, lengths);
+  AttentionShape shape = model.shape;
   shape.batch = 2;  // sequences go over its borders
-  const ops::Sequences sequences = test::pack(lengths, 3);
-  const at::Tensor qkv = random({32, shape.qkv_width()}, dtype),
-                   dy = random({32, shape.width()}, dtype);
-  const Run ours =
-      run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape, sequences); });
-  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
-    return test::plain_attention(x, shape, lengths);
+  const ops::Sequences sequences = test::pack(lengths, 3, device);
+  test::AttentionExample(device, shape, lengths, dtype).require_formula([&](const at::Tensor& qkv) {
+    return ops::attention(qkv, shape, sequences);
   });
-  const auto bounds = test::attention_bounds(qkv, dy, shape, lengths);
-  REQUIRE(test::far(ours.out, plain.out, bounds.out) == "");
-  REQUIRE(test::far(ours.grad, plain.grad, bounds.grad) == "");
 }
 
-/// What a GPU does with linear biases in 16 bits, here with the references of its kernels.
-TEST_CASE("heads stretched for linear biases give the same attention", "[kernels]") {
-  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const auto kind = GENERATE(Kind::linear, Kind::interleaved);
-  const std::int64_t tokens = GENERATE(5, 300);
-  CAPTURE(c10::toString(dtype), static_cast<int>(kind), tokens);
-  test::Random random(4);
-  AttentionShape shape = shape_of(kind);
+TEST_CASE("packed attention takes sequences of one token", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  AttentionShape shape = kQwen3B;
   shape.batch = 1;
-  const Lengths lengths = {tokens, 1, 2 * tokens};
-  const ops::Sequences sequences = test::pack(lengths, 1);
-  const std::int64_t rows = 3 * tokens + 1, wide = ops::stretched_widths(shape.head_dim).query_key;
-  const at::Tensor qkv = random({rows, shape.qkv_width()}, dtype),
-                   dy = random({rows, shape.width()}, dtype);
-  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
-    return test::plain_attention(x, shape, lengths);
-  });
-  const Run ours = run(qkv, dy, [&](const at::Tensor& x) {
-    return ops::attention_stretched(x, shape, sequences,
-                                    {.query_key = wide, .value = shape.head_dim});
-  });
-  const auto bounds = test::attention_bounds(qkv, dy, shape, lengths, /*stretched=*/true);
-  REQUIRE(test::far(ours.out, plain.out, bounds.out) == "");
-  REQUIRE(test::far(ours.grad, plain.grad, bounds.grad) == "");
+  const Lengths lengths(40, 1);
+  const ops::Sequences sequences = test::pack(lengths, 2, device);
+  test::AttentionExample(device, shape, lengths, test::short_type(device))
+      .require_formula(
+          [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
 
-TEST_CASE("stretched heads hold slopes and positions so that biases are exact sums", "[kernels]") {
+/// What a GPU does with linear biases in 16 bits, on a CPU with the references of its kernels.
+TEST_CASE("heads stretched for linear biases give the same attention", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  const auto dtype = GENERATE_COPY(from_range(
+      device.is_cuda() ? std::vector<at::ScalarType>{test::short_type(device)}
+                       : std::vector<at::ScalarType>{at::kFloat, at::kBFloat16, at::kHalf}));
+  const auto model = GENERATE_COPY(from_range(models(device)));
+  if (!model.shape.alibi || model.shape.heads > 16) return;
+  const Lengths lengths =
+      GENERATE_COPY(from_range(device.is_cuda() ? std::vector<Lengths>{{197}, {2048}}
+                                                : std::vector<Lengths>{{5, 1, 10}, {300, 1, 600}}));
+  CAPTURE(device.str(), c10::toString(dtype), model.name, lengths);
+  AttentionShape shape = model.shape;
+  shape.batch = 1;
+  const ops::Sequences sequences =
+      lengths.size() > 1 ? test::pack(lengths, 1, device) : ops::Sequences{};
+  const test::AttentionExample example(device, shape, lengths, dtype, /*stretched=*/true);
+  for (const std::int64_t width : {shape.head_dim + 8, shape.head_dim + 16}) {
+    for (const std::int64_t value : {width, shape.head_dim}) {
+      CAPTURE(width, value);
+      example.require_formula([&](const at::Tensor& qkv) {
+        return ops::attention_stretched(qkv, shape, sequences,
+                                        {.query_key = width, .value = value});
+      });
+    }
+  }
+}
+
+TEST_CASE("stretched heads hold slopes and positions so that biases are exact sums",
+          "[kernels][cpu]") {
   const std::int64_t heads = 12, dim = 16, rows = 4;  // four slopes that are no powers of two
   const auto dtype = GENERATE(at::kBFloat16, at::kHalf);
   const AttentionShape shape{
@@ -173,7 +171,7 @@ TEST_CASE("stretched heads hold slopes and positions so that biases are exact su
   REQUIRE(((biases - exact).abs() <= exact * 0x1p-17).all().item<bool>());
 }
 
-TEST_CASE("slopes are those of BLOOM", "[kernels]") {
+TEST_CASE("slopes are those of BLOOM", "[kernels][cpu]") {
   for (const std::int64_t heads : {1, 2, 6, 7, 12, 16, 32, 112}) {
     const at::Tensor expected = test::plain_slopes(heads);
     for (std::int64_t head = 0; head < heads; ++head) {
@@ -186,7 +184,8 @@ TEST_CASE("slopes are those of BLOOM", "[kernels]") {
   REQUIRE(kernels::alibi_slope(5, 6) == Approx(std::pow(2.0, -3.0)));
 }
 
-TEST_CASE("scaled rotary positions slow the slow pairs only, as Llama 3.1 has it", "[kernels]") {
+TEST_CASE("scaled rotary positions slow the slow pairs only, as Llama 3.1 has it",
+          "[kernels][cpu]") {
   const ops::AttentionShape plain{.head_dim = 64, .rope_theta = 5e5};
   ops::AttentionShape scaled = plain;
   scaled.rope_scaling.factor = 32;
@@ -204,7 +203,7 @@ TEST_CASE("scaled rotary positions slow the slow pairs only, as Llama 3.1 has it
   REQUIRE((between > 1.0 / 32 && between < 1));
 }
 
-TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels]") {
+TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels][cpu]") {
   ops::AttentionShape shape{.batch = 2,
                             .heads = 4,
                             .kv_heads = 2,
@@ -226,7 +225,8 @@ TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels]
   CHECK((ops::attention(qkv.clone(), shape) - y64).abs().max().item<double>() > 1e-3);
 }
 
-TEST_CASE("our own attention takes as many tokens as a card's shared memory holds", "[kernels]") {
+TEST_CASE("our own attention takes as many tokens as a card's shared memory holds",
+          "[kernels][cpu]") {
   struct Case {
     int major, minor;
     std::int64_t of_64, of_80;
@@ -242,7 +242,7 @@ TEST_CASE("our own attention takes as many tokens as a card's shared memory hold
   }
 }
 
-TEST_CASE("stretched widths are those measured", "[kernels]") {
+TEST_CASE("stretched widths are those measured", "[kernels][cpu]") {
   REQUIRE(ops::stretched_widths(64).query_key == 80);
   REQUIRE(ops::stretched_widths(80).query_key == 96);
   REQUIRE(ops::stretched_widths(128).query_key == 144);
@@ -250,7 +250,7 @@ TEST_CASE("stretched widths are those measured", "[kernels]") {
 }
 
 /// The reference kernels against ATen on the CPU.
-TEST_CASE("references of rotate_heads and pack_heads", "[kernels][reference]") {
+TEST_CASE("references of rotate_heads and pack_heads", "[kernels][reference][cpu]") {
   const bool interleaved = GENERATE(false, true), packed = GENERATE(false, true);
   CAPTURE(interleaved, packed);
   test::Random random(6);
@@ -329,7 +329,7 @@ TEST_CASE("references of rotate_heads and pack_heads", "[kernels][reference]") {
   REQUIRE(out.equal(turned));
 }
 
-TEST_CASE("wrong shapes of attention are refused", "[kernels]") {
+TEST_CASE("wrong shapes of attention are refused", "[kernels][cpu]") {
   test::Random random(7);
   const AttentionShape good{.batch = 1, .heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true};
   const at::Tensor qkv = random({6, good.qkv_width()});

@@ -21,6 +21,11 @@ namespace dstrain::test {
   return types;
 }
 
+/// bf16, or fp16 there.
+[[nodiscard]] inline at::ScalarType short_type(at::Device device) {
+  return multiplied(device, {at::kBFloat16, at::kHalf}).front();
+}
+
 /// References are loops of scalars: a CPU takes what they show of its operator from small sizes.
 [[nodiscard]] inline bool worth_it(at::Device device, std::int64_t elements) {
   return device.is_cuda() || elements <= 20'000;

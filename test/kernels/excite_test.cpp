@@ -1,29 +1,31 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/conv2d.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/kernels/activation/ops_dropout.h"
-#include "engine/kernels/excite/kernels.h"
 #include "engine/kernels/excite/ops_excite.h"
-#include "engine/kernels/op_support.h"
 #include "test/kernels/bounds.h"
-#include "test/kernels/reference/reference.h"
+#include "test/kernels/devices.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
@@ -73,93 +75,91 @@ struct PlainMaps {
     const at::Tensor z =
         at::linear(activation == ops::ImageActivation::silu ? at::silu(hidden) : at::relu(hidden),
                    leaves[2].flatten(1), leaves[3]);
-    return gate == ops::Gate::sigmoid ? at::sigmoid(z) : at::hardsigmoid(z);
+    // The gradient of at::hardsigmoid has 1/6 of fp32.
+    return gate == ops::Gate::sigmoid ? at::sigmoid(z) : (z + 3).clamp(0, 6) / 6;
   }
   Tensors leaves;
 };
 
+/// The gates and the gradients of the means and of Maps::all(), everything between in fp32.
+std::vector<Bounded> gate_bounds(Maps& maps, const at::Tensor& mean, const at::Tensor& dgate,
+                                 const ops::ExciteCall& call) {
+  const Bounded reduce(maps.reduce.value.flatten(1)), expand(maps.expand.value.flatten(1));
+  const Bounded hidden = test::times(mean, reduce, at::kFloat) + maps.reduce_bias.value;
+  const bool smooth = call.activation == ops::ImageActivation::silu;
+  const Bounded active =
+      smooth ? test::silu(hidden) : Bounded(hidden.value.clamp_min(0), hidden.error);
+  const Bounded z = test::times(active, expand, at::kFloat) + maps.expand_bias.value;
+  const bool hard = call.gate == ops::Gate::hard_sigmoid;
+  const at::Tensor open = hard ? at::hardsigmoid(z.value) : at::sigmoid(z.value);
+  const Bounded gate =
+      applied(z, open, at::full_like(open, hard ? 1.0 / 6 : 0.25),
+              hard ? (z.reach() + 3) * 0x1p-23 : open * (test::kExpError + 4 * 0x1p-24));
+  const Bounded inside(open.gt(0).logical_and(open.lt(1)));
+  const Bounded dz =
+      hard ? dgate * inside * (1.0 / 6) : dgate * (gate * (Bounded(at::ones_like(open)) - gate));
+  const Bounded dhidden = test::input_gradient(dz, expand, at::kFloat) *
+                          (smooth ? test::silu_slope(hidden) : Bounded(hidden.value.gt(0)));
+  return {gate,
+          test::input_gradient(dhidden, reduce, at::kFloat),
+          test::weight_gradient(dhidden, mean),
+          test::row_sum(dhidden),
+          test::weight_gradient(dz, active),
+          test::row_sum(dz)};
+}
+
 TEST_CASE("gates of squeeze and excitation and their gradients equal ATen's", "[kernels]") {
   using ops::ImageActivation;
-  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const auto device = GENERATE(from_range(test::devices()));
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const auto [activation, gate] =
       GENERATE(std::pair(ImageActivation::silu, ops::Gate::sigmoid),
                std::pair(ImageActivation::relu, ops::Gate::hard_sigmoid));
-  const bool reference = GENERATE(false, true);
-  CAPTURE(c10::toString(dtype), static_cast<int>(activation), reference);
-  constexpr std::int64_t kSamples = 5, kChannels = 18, kSqueezed = 7;
-  test::Random random(1);
-  Maps maps(random, kChannels, kSqueezed, dtype);
-  const ops::ExciteCall call = maps.call(activation, gate);
-  const at::Tensor mean = random({kSamples, kChannels}, dtype).mul_(0.3),
-                   dgate = random({kSamples, kChannels});
-  at::Tensor hidden, open, dmean;
-  if (reference) {
-    hidden = at::empty({kSamples, kSqueezed});
-    open = at::empty({kSamples, kChannels});
-    dmean = at::empty({kSamples, kChannels});
-    const at::Tensor dz = at::empty({kSamples, kChannels}),
-                     dhidden = at::empty({kSamples, kSqueezed});
-    const kernels::Activation kind =
-        activation == ImageActivation::silu ? kernels::Activation::silu : kernels::Activation::relu;
-    const kernels::GateRule rule =
-        gate == ops::Gate::sigmoid ? kernels::GateRule::sigmoid : kernels::GateRule::hard_sigmoid;
-    const auto fp32 = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
-    kernels::reference::excite({.mean = mean.const_data_ptr(),
-                                .reduce = maps.reduce.value.const_data_ptr(),
-                                .reduce_bias = maps.reduce_bias.value.const_data_ptr(),
-                                .expand = maps.expand.value.const_data_ptr(),
-                                .expand_bias = maps.expand_bias.value.const_data_ptr(),
-                                .hidden = fp32(hidden),
-                                .gate = fp32(open),
-                                .samples = kSamples,
-                                .channels = kChannels,
-                                .squeezed = kSqueezed,
-                                .activation = kind,
-                                .rule = rule,
-                                .dtype = ops::kernel_dtype(mean)});
-    kernels::reference::excite_backward({.hidden = fp32(hidden),
-                                         .gate = fp32(open),
-                                         .grad_gate = fp32(dgate),
-                                         .reduce = maps.reduce.value.const_data_ptr(),
-                                         .expand = maps.expand.value.const_data_ptr(),
-                                         .grad_z = fp32(dz),
-                                         .grad_hidden = fp32(dhidden),
-                                         .grad_mean = fp32(dmean),
-                                         .samples = kSamples,
-                                         .channels = kChannels,
-                                         .squeezed = kSqueezed,
-                                         .activation = kind,
-                                         .rule = rule,
-                                         .dtype = ops::kernel_dtype(mean)});
-    kernels::reference::excite_parameters({.mean = mean.const_data_ptr(),
-                                           .hidden = fp32(hidden),
-                                           .grad_z = fp32(dz),
-                                           .grad_hidden = fp32(dhidden),
-                                           .grad_reduce = fp32(maps.reduce.gradient),
-                                           .grad_reduce_bias = fp32(maps.reduce_bias.gradient),
-                                           .grad_expand = fp32(maps.expand.gradient),
-                                           .grad_expand_bias = fp32(maps.expand_bias.gradient),
-                                           .samples = kSamples,
-                                           .channels = kChannels,
-                                           .squeezed = kSqueezed,
-                                           .activation = kind,
-                                           .dtype = ops::kernel_dtype(mean)});
-  } else {
-    const ops::Gates gates = ops::gates_of(mean, call);
-    open = gates.gate;
-    dmean = ops::gates_gradient(dgate.clone(), mean, gates, call);
+  const auto [samples, channels, squeezed] =
+      GENERATE(std::tuple{5, 18, 7}, std::tuple{1, 8, 1}, std::tuple{3, 96, 4},
+               std::tuple{130, 33, 6}, std::tuple{5, 1152, 48}, std::tuple{2, 960, 240},
+               std::tuple{4, 72, 24}, std::tuple{2, 40, 1000});
+  CAPTURE(device.str(), c10::toString(dtype), static_cast<int>(activation), samples, channels,
+          squeezed);
+  test::Random random(1, device);
+  Maps maps(random, channels, squeezed, dtype);
+  for (Parameter* weight : {&maps.reduce, &maps.expand})
+    weight->value.mul_(1 / std::sqrt(static_cast<double>(channels)));
+  for (Parameter* parameter : maps.all()) {
+    parameter->gradient = random(parameter->shape);
+    parameter->gradient_state = GradientState::added;
   }
+  if (samples == 3) maps.reduce.gradient_state = GradientState::empty;
+  if (samples < 4) maps.expand.gradient_state = GradientState::empty;
+  const at::Tensor mean = random({samples, channels}, dtype), dgate = random({samples, channels});
+  const auto run = [&, act = activation, rule = gate] {
+    Maps own = maps;
+    for (Parameter* parameter : own.all()) parameter->gradient = parameter->gradient.clone();
+    const ops::ExciteCall call = own.call(act, rule);
+    const ops::Gates gates = ops::gates_of(mean, call);
+    Tensors all = {gates.gate, ops::gates_gradient(dgate.clone(), mean, gates, call)};
+    for (const Parameter* parameter : own.all()) all.push_back(parameter->gradient);
+    return all;
+  };
   const PlainMaps plain(maps);
   const at::Tensor mean64 = exact(mean), open64 = plain.gate(mean64, activation, gate);
-  open64.backward(dgate.to(at::kDouble));
-  // Everything between is fp32, whatever the parameters are.
-  constexpr std::int64_t kLength = kChannels * kSqueezed;
-  REQUIRE(far(open, open64, at::kFloat, kLength) == "");
-  REQUIRE(far(dmean, mean64.grad(), at::kFloat, kLength) == "");
-  const std::vector<Parameter*> parameters = maps.all();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  open64.backward(exact(dgate).detach());
+  Tensors expected = {open64, mean64.grad()};
+  std::vector<Bounded> bounds = gate_bounds(maps, mean, dgate, maps.call(activation, gate));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Parameter& parameter = *maps.all()[i];
+    const bool adds = parameter.gradient_state == GradientState::added;
+    const at::Tensor before = adds ? parameter.gradient : at::zeros_like(parameter.gradient);
+    expected.push_back(plain.leaves[i].grad() + exact(before));
+    bounds[2 + i] =
+        viewed(bounds[2 + i], [&](const at::Tensor& t) { return t.view(parameter.shape); }) +
+        before;
+  }
+  const Tensors found = run(), again = run();
+  for (std::size_t i = 0; i < found.size(); ++i) {
     CAPTURE(i);
-    REQUIRE(far(parameters[i]->gradient, plain.leaves[i].grad(), at::kFloat, kLength) == "");
+    REQUIRE(far(found[i], expected[i], bounds[i]) == "");
+    REQUIRE(found[i].equal(again[i]));
   }
 }
 
@@ -195,7 +195,7 @@ struct ExciteBlock {
   Parameter depthwise, project;
 };
 
-TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]") {
+TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels][cpu]") {
   const bool normed = GENERATE(false, true), fillers = GENERATE(false, true);
   CAPTURE(normed, fillers);
   constexpr std::int64_t kSamples = 4, kIn = ExciteBlock::kIn, kOut = ExciteBlock::kOut;
@@ -249,7 +249,7 @@ TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]"
 }
 
 TEST_CASE("excited_depthwise reaches its weights although its input needs no gradient",
-          "[kernels]") {
+          "[kernels][cpu]") {
   ExciteBlock block(at::kFloat);
   const ops::BatchNormCall after = block.norm(2, {});
   const auto run = [&](std::int64_t out) {
@@ -273,7 +273,7 @@ TEST_CASE("excited_depthwise reaches its weights although its input needs no gra
   REQUIRE_THROWS_AS(run(ExciteBlock::kIn + 1), Error);
 }
 
-TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[kernels]") {
+TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[kernels][cpu]") {
   test::Random random(4);
   const at::Tensor seed = at::scalar_tensor(5, at::kLong), x = leaf(random({6, 3, 3, 4})),
                    residual = leaf(random({6, 3, 3, 4})), dy = random({6, 3, 3, 4});
@@ -300,7 +300,7 @@ TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[ker
   REQUIRE_THROWS_AS(ops::batch_norm(x, call), Error);
 }
 
-TEST_CASE("drop_path leaves out whole samples by the seed", "[kernels]") {
+TEST_CASE("drop_path leaves out whole samples by the seed", "[kernels][cpu]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
   constexpr std::int64_t kSamples = 400;
   constexpr double kShare = 0.25;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <variant>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -12,6 +13,7 @@
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
+#include "test/kernels/devices.h"
 #include "test/kernels/optimizer_control.h"
 #include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
@@ -25,8 +27,9 @@ using kernels::bf16_value;
 using kernels::round_stochastically;
 using test::control_at;
 
-at::Tensor filled(std::int64_t count, double value, at::ScalarType dtype = at::kBFloat16) {
-  return at::full({count}, value, dtype);
+at::Tensor filled(std::int64_t count, double value, at::ScalarType dtype = at::kBFloat16,
+                  at::Device device = at::kCPU) {
+  return at::full({count}, value, at::TensorOptions(device).dtype(dtype));
 }
 
 /// Parameters with moments of zero.
@@ -42,14 +45,16 @@ Step states_of(const Rule& rule, const at::Tensor& parameters, const at::Tensor&
 }
 
 /// Six standard deviations of the mean over `count` parameters after so many stochastic roundings
-/// to multiples of `step`, each of which has the variance p (1 - p) step^2 <= step^2 / 4.
-double six_sigma(double step, int roundings, std::int64_t count) {
-  return 6 * step / 2 * std::sqrt(static_cast<double>(roundings) / static_cast<double>(count));
+/// to multiples of `step`, each of which has the variance p (1 - p) step^2, where it goes the other
+/// way with probability p.
+double six_sigma(double step, int roundings, std::int64_t count, double p = 0.5) {
+  return 6 * step *
+         std::sqrt(p * (1 - p) * static_cast<double>(roundings) / static_cast<double>(count));
 }
 
 double mean_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).mean().item<double>(); }
 
-TEST_CASE("a number is rounded up as often as the part cut off is large", "[kernels]") {
+TEST_CASE("a number is rounded up as often as the part cut off is large", "[kernels][cpu]") {
   const float x = GENERATE(1.0f, 1.001f, -3.14159f, 1e-39f, 6.55e4f, 0.0f, 1.00390625f);
   const auto bits = std::bit_cast<std::uint32_t>(x);
   std::uint32_t ups = 0;
@@ -61,7 +66,7 @@ TEST_CASE("a number is rounded up as often as the part cut off is large", "[kern
   REQUIRE(ups == (bits & 0xffffu));
 }
 
-TEST_CASE("stochastic rounding keeps infinities and nans", "[kernels]") {
+TEST_CASE("stochastic rounding keeps infinities and nans", "[kernels][cpu]") {
   const std::uint32_t random = GENERATE(0u, 1u, 65535u);
   const float inf = std::numeric_limits<float>::infinity();
   REQUIRE(bf16_value(round_stochastically(inf, random)) == inf);
@@ -71,22 +76,21 @@ TEST_CASE("stochastic rounding keeps infinities and nans", "[kernels]") {
 }
 
 TEST_CASE("bf16 parameters follow steps far below their last bit", "[kernels]") {
-  const std::int64_t count = 200'000;
-  const double lr = 1e-4;  // half of bf16's last bit below 1 is 20 times that
-  Step adam = states_of(AdamW{.lr = lr}, filled(count, 1), filled(count, 0.5, at::kFloat));
-  Step descent =
-      states_of(Sgd{.lr = lr, .momentum = 0}, filled(count, 1), filled(count, 1, at::kFloat));
-  Step lion = states_of(Lion{.lr = lr}, filled(count, 1), filled(count, 0.5, at::kFloat));
-  for (int step = 1; step <= 20; ++step) {
-    for (Step* each : {&adam, &descent, &lion}) update(*each, control_at(step));
-  }
-  const double allowed = six_sigma(0x1p-8, 20, count);  // the last bit below 1
-  REQUIRE(std::abs(mean_of(adam.master) - (1 - 20 * lr)) < allowed);
-  REQUIRE(std::abs(mean_of(descent.master) - (1 - 20 * lr)) < allowed);
-  REQUIRE(std::abs(mean_of(lion.master) - (1 - 20 * lr)) < allowed);
+  const auto device = GENERATE(from_range(test::devices()));
+  const std::int64_t count = device.is_cuda() ? 1'000'000 : 200'000;
+  const double lr = 1e-4, last_bit = 0x1p-8;  // below 1
+  const Rule rule = GENERATE_COPY(Rule(AdamW{.lr = lr}), Rule(Sgd{.lr = lr, .momentum = 0}),
+                                  Rule(Lion{.lr = lr}));
+  const double gradient = std::holds_alternative<Sgd>(rule) ? 1 : 0.5;
+  const Step states = states_of(rule, filled(count, 1, at::kBFloat16, device),
+                                filled(count, gradient, at::kFloat, device));
+  CAPTURE(device.str(), rule.index());
+  for (int step = 1; step <= 20; ++step) update(states, control_at(step).to(device));
+  REQUIRE(std::abs(mean_of(states.master) - (1 - 20 * lr)) <
+          six_sigma(last_bit, 20, count, lr / last_bit));
 }
 
-TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[kernels]") {
+TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[kernels][cpu]") {
   const std::int64_t count = 50'000;
   const AdamW rule{.lr = 1e-2, .beta1 = 0.999, .beta2 = 0.999};
   Step adam = states_of(rule, filled(count, 1), filled(count, 0, at::kFloat));
@@ -97,7 +101,7 @@ TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[
     REQUIRE(std::abs(mean_of(moment) - expected) < allowed);
 }
 
-TEST_CASE("bf16 AdamW stays near fp32 AdamW for 20 steps", "[kernels]") {
+TEST_CASE("bf16 AdamW stays near fp32 AdamW for 20 steps", "[kernels][cpu]") {
   test::Random random(1);
   const std::int64_t count = 5001;
   const at::Tensor start = random({count}, at::kBFloat16);
@@ -119,7 +123,7 @@ TEST_CASE("bf16 AdamW stays near fp32 AdamW for 20 steps", "[kernels]") {
   REQUIRE(std::abs(mean_of(difference)) < six_sigma(usual, 20, count));
 }
 
-TEST_CASE("results do not depend on how parameters are divided into shards", "[kernels]") {
+TEST_CASE("results do not depend on how parameters are divided into shards", "[kernels][cpu]") {
   test::Random random(2);
   const std::int64_t count = 40'000, cut = GENERATE(8, 1001, 33'000);
   const at::Tensor start = random({count}, at::kBFloat16), gradient = random({count});
@@ -145,7 +149,7 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
   }
 }
 
-TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
+TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels][cpu]") {
   test::Random random(3);
   const at::Tensor start = random({100}, at::kBFloat16);
   for (const Rule& rule : {Rule(AdamW{.lr = 1}), Rule(Sgd{.lr = 1}), Rule(Lion{.lr = 1})}) {
@@ -157,7 +161,7 @@ TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
   }
 }
 
-TEST_CASE("bf16 parameters want bf16 moments and no compute copy beside them", "[kernels]") {
+TEST_CASE("bf16 parameters want bf16 moments and no compute copy beside them", "[kernels][cpu]") {
   test::Random random(4);
   const auto message = [](const Step& adam) {
     try {
@@ -175,7 +179,7 @@ TEST_CASE("bf16 parameters want bf16 moments and no compute copy beside them", "
   REQUIRE(message(adam).find("no compute copy") != std::string::npos);
 }
 
-TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels][reference]") {
+TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels][reference][cpu]") {
   test::Random random(5);
   const std::int64_t count = 10'001, first = 5;
   const at::Tensor control = control_at(3);

@@ -69,17 +69,19 @@ TEST_CASE("a device updates with the bits of the CPU's loops, whatever the rule 
           "[kernels]") {
   const auto device = GENERATE(from_range(test::devices()));
   // The small counts are for buffers that are not aligned and for groups of random bits cut in two.
-  const auto [count, offset, first_element] =
-      GENERATE(std::tuple(10'000'000, 0, 0), std::tuple(100'003, 1, 0), std::tuple(100'003, 0, 5));
+  const auto [count, offset, first_element, skip] = GENERATE(
+      std::tuple(10'000'000, 0, 0, 0), std::tuple(100'003, 1, 0, 0), std::tuple(100'003, 0, 5, 0),
+      std::tuple(100'003, 1, 4096, 1), std::tuple(1003, 1, 5, 0), std::tuple(1003, 0, 4096, 0),
+      std::tuple(1, 0, 0, 0), std::tuple(1, 1, 5, 1));
   if (device.is_cpu() && count > 1'000'000) return;  // as the case above
-  const at::Tensor control = test::control_at(3, 0.5f);
+  const at::Tensor control = test::control_at(3, 0.5f, static_cast<float>(skip));
   for (UpdateBits& update : test::all_updates(count)) {
     // What differs is how the gradient is read, and made numbers take long.
     if (update.gradient == kernels::DType::bf16)
       update.count = std::min<std::int64_t>(count, 1'000'003);
     update.offset = offset;
     update.first_element = first_element;
-    CAPTURE(device.str(), update.count, offset, first_element, update.rule.index(),
+    CAPTURE(device.str(), update.count, offset, first_element, skip, update.rule.index(),
             static_cast<int>(update.states), static_cast<int>(update.copy),
             static_cast<int>(update.gradient));
     const test::Tensors buffers = update.buffers(), host = clones(buffers),

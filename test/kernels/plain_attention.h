@@ -21,7 +21,8 @@
 namespace dstrain::test {
 
 /// Places of tokens in a batch of text and the sequences that the tests pack.
-inline ops::Sequences pack(const std::vector<std::int64_t>& lengths, std::int64_t unused = 0) {
+inline ops::Sequences pack(const std::vector<std::int64_t>& lengths, std::int64_t unused = 0,
+                           at::Device device = at::kCPU) {
   std::vector<int> starts = {0}, positions;
   std::int64_t longest = 0;
   for (const std::int64_t length : lengths) {
@@ -30,10 +31,10 @@ inline ops::Sequences pack(const std::vector<std::int64_t>& lengths, std::int64_
     longest = std::max(longest, length);
   }
   for (std::int64_t i = 0; i < unused; ++i) starts.push_back(starts.back());
-  const auto tensor = [](const std::vector<int>& values) {
+  const auto tensor = [&](const std::vector<int>& values) {
     const at::Tensor all = at::empty({static_cast<std::int64_t>(values.size())}, at::kInt);
     std::copy(values.begin(), values.end(), all.mutable_data_ptr<int>());
-    return all;
+    return all.to(device);
   };
   return {.starts = tensor(starts), .longest = longest, .positions = tensor(positions)};
 }

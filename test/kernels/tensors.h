@@ -28,6 +28,16 @@ struct RowsSize {
   std::int64_t rows, dim;
 };
 
+/// A parameter of these values, with gradients of zero.
+inline Parameter parameter_of(const at::Tensor& value) {
+  Parameter parameter;
+  parameter.parts = {{"test", value.sizes().vec()}};
+  parameter.shape = value.sizes().vec();
+  parameter.value = value;
+  parameter.gradient = at::zeros_like(value, at::kFloat);
+  return parameter;
+}
+
 /// Repeatable normal numbers, rounded to dtype; the same on every device.
 class Random {
  public:
@@ -38,12 +48,7 @@ class Random {
     return at::randn(sizes, generator_).to(dtype).to(device_);
   }
   Parameter parameter(at::IntArrayRef sizes, at::ScalarType dtype) {
-    Parameter parameter;
-    parameter.parts = {{"test", sizes.vec()}};
-    parameter.shape = sizes.vec();
-    parameter.value = (*this)(sizes, dtype);
-    parameter.gradient = at::zeros_like(parameter.value, at::kFloat);
-    return parameter;
+    return parameter_of((*this)(sizes, dtype));
   }
 
   [[nodiscard]] at::Device device() const { return device_; }

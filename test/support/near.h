@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/norm.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -31,6 +32,12 @@ namespace dstrain::test {
   const double allowed = tolerance(dtype, length) * largest;
   if (error <= allowed) return "";  // false for nan
   return fmt::format("off by {:.3g} of {:.3g}, allowed {:.3g}", error, largest, allowed);
+}
+
+/// Error of the norms.
+[[nodiscard]] inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
+  const at::Tensor e = expected.detach().cpu().to(at::kDouble);
+  return ((actual.detach().cpu().to(at::kDouble) - e).norm() / e.norm()).item<double>();
 }
 
 }  // namespace dstrain::test

@@ -8,7 +8,6 @@
 #include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/conv/relu_kernel.h"
 #include "engine/kernels/embedding/kernels.h"
-#include "engine/kernels/excite/kernels.h"
 #include "engine/kernels/experts/kernels.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/loss/kernels.h"
@@ -66,10 +65,6 @@ void embed_sequence(const EmbedSequence& args);
 void embed_sequence_backward(const EmbedSequenceBackward& args);
 void embed_tokens(const EmbedTokens& args);
 void embed_tokens_backward(const EmbedTokensBackward& args);
-
-void excite(const Excite& args);
-void excite_backward(const ExciteBackward& args);
-void excite_parameters(const ExciteParameters& args);
 
 void route(const Route& args);
 void expert_sums(const ExpertSums& args);

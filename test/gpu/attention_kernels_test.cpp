@@ -13,11 +13,11 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
-#include "test/kernels/plain_attention.h"
+#include "test/kernels/attention_example.h"
 #include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 
-/// Attention on a GPU against the formula in double, and the kernels around it against their
+/// Kernels of attention against the formula in double, and those around it against their
 /// references.
 namespace dstrain {
 namespace {
@@ -26,110 +26,8 @@ using namespace test;
 using ops::AttentionShape;
 using Lengths = std::vector<std::int64_t>;
 
-struct Model {
-  const char* name;
-  AttentionShape shape;
-};
-const Model kModels[] = {
-    {"ViT-B", {.heads = 12, .kv_heads = 12, .head_dim = 64}},
-    {"ViT-H", {.heads = 16, .kv_heads = 16, .head_dim = 80}},
-    {"Qwen2.5-3B",
-     {.heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6}},
-    {"Qwen2.5-0.5B",
-     {.heads = 14, .kv_heads = 2, .head_dim = 64, .causal = true, .rope_theta = 1e6}},
-    {"BLOOM-560m",
-     {.heads = 16,
-      .kv_heads = 16,
-      .head_dim = 64,
-      .interleaved = true,
-      .causal = true,
-      .alibi = true}},
-    {"BLOOM-3b",
-     {.heads = 32,
-      .kv_heads = 32,
-      .head_dim = 80,
-      .interleaved = true,
-      .causal = true,
-      .alibi = true}},
-    {"BLOOM-7b1",
-     {.heads = 32,
-      .kv_heads = 32,
-      .head_dim = 128,
-      .interleaved = true,
-      .causal = true,
-      .alibi = true}}};
-
-ops::Sequences sequences_on_gpu(const ops::Sequences& host) {
-  if (!host.starts.defined()) return host;
-  return {.starts = host.starts.to(at::kCUDA),
-          .longest = host.longest,
-          .positions = host.positions.to(at::kCUDA)};
-}
-
-/// The largest error within `far`'s bound, and the norm of all errors within three roundings of the
-/// result: scores, probabilities and results are rounded once each, independently.
-void require_close(const at::Tensor& actual, const at::Tensor& expected, at::ScalarType type,
-                   std::int64_t length) {
-  REQUIRE(far(actual, expected, type, length) == "");
-  REQUIRE(relative_error(actual, expected) <
-          3 * unit_roundoff(type) + 0x1p-22 * static_cast<double>(length));
-}
-
-/// Rows of qkv and the gradient of attention's output, with what the formula makes of them.
-struct Example {
-  AttentionShape shape;
-  std::int64_t longest;
-  at::Tensor qkv, dy, y64, dqkv64;
-
-  Example(const AttentionShape& of, const Lengths& lengths, std::int64_t rows, at::ScalarType type)
-      : shape(of), longest(*std::max_element(lengths.begin(), lengths.end())) {
-    Random random(7);
-    qkv = random({rows, shape.qkv_width()}, type);
-    dy = random({rows, shape.width()}, type);
-    const at::Tensor qkv64 = exact(qkv), y = plain_attention(qkv64, shape, lengths);
-    y.backward(dy.to(at::kDouble));
-    y64 = y.detach();
-    dqkv64 = qkv64.grad();
-  }
-
-  void require_equal(const at::Tensor& y, const at::Tensor& dqkv) const {
-    const at::ScalarType type = qkv.scalar_type();
-    {
-      INFO("output");
-      require_close(y, y64, type, longest);
-    }
-    const ops::Heads grads = ops::split_heads(dqkv, shape, {}),
-                     grads64 = ops::split_heads(dqkv64, shape, {});
-    for (std::size_t part = 0; part < 3; ++part) {
-      INFO("gradient of " << (part == 0 ? "queries" : part == 1 ? "keys" : "values"));
-      if (longest == 1 && part < 2) {  // one token sees itself whatever it is
-        REQUIRE(grads[part].abs().max().item<double>() < unit_roundoff(type));
-      } else {
-        require_close(grads[part], grads64[part], type, longest);
-      }
-    }
-  }
-};
-
-template <typename Attend>
-void require_formula(const AttentionShape& shape, const Lengths& lengths, std::int64_t rows,
-                     at::ScalarType type, const Attend& attend) {
-  const Example example(shape, lengths, rows, type);
-  const at::Tensor on_device = leaf(example.qkv.to(at::kCUDA));
-  const at::Tensor y = attend(on_device);
-  y.backward(example.dy.to(at::kCUDA));
-  example.require_equal(y.detach(), on_device.grad());
-}
-
-TEST_CASE("GPU: attention of real models equals the formula", "[gpu][attention]") {
-  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
-  const std::int64_t tokens = GENERATE(33, 512, 1000);
-  CAPTURE(model.name, tokens);
-  AttentionShape shape = model.shape;
-  shape.batch = 2;
-  require_formula(shape, {tokens, tokens}, 2 * tokens, short_type(),
-                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
-}
+const AttentionShape kViTs[] = {{.heads = 12, .kv_heads = 12, .head_dim = 64},
+                                {.heads = 16, .kv_heads = 16, .head_dim = 80}};
 
 /// Our own kernels (short_attention.h), of up to 320 tokens: one tile of 16 and less, borders of
 /// tiles, the lengths of real models.
@@ -141,15 +39,15 @@ bool takes_short(std::int64_t tokens, std::int64_t width) {
 TEST_CASE("GPU: attention of short sequences equals the formula and repeats its bits",
           "[gpu][attention]") {
   const auto type = GENERATE(from_range(with_products({at::kBFloat16, at::kHalf})));
-  const AttentionShape heads = GENERATE(kModels[0].shape, kModels[1].shape);
+  const AttentionShape heads = GENERATE(kViTs[0], kViTs[1]);
   const std::int64_t tokens = GENERATE(1, 15, 16, 65, 197, 257, 320);
   const bool interleaved = GENERATE(false, true);
   CAPTURE(c10::toString(type), heads.head_dim, tokens, interleaved);
   AttentionShape shape = heads;
   shape.batch = 3;
   shape.interleaved = interleaved;
-  require_formula(shape, Lengths(3, tokens), 3 * tokens, type,
-                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
+  AttentionExample(at::kCUDA, shape, Lengths(3, tokens), type)
+      .require_formula([&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
   if (!takes_short(tokens, shape.head_dim)) return;  // another kernel, whose bits differ
   Random random(9);
   const at::Tensor qkv = random({3 * tokens, shape.qkv_width()}, type).to(at::kCUDA),
@@ -244,12 +142,12 @@ TEST_CASE("GPU: each kernel of short attention equals the formula and repeats it
   const std::int64_t tokens = GENERATE(1, 16, 17, 64, 65, 127, 197, 200, 256, 257, 304, 319, 320);
   if (!takes_short(tokens, width)) return;
   const AttentionShape shape{.batch = 2, .heads = 3, .kv_heads = 3, .head_dim = width};
-  const Example example(shape, Lengths(2, tokens), 2 * tokens, type);
-  const at::Tensor qkv = example.qkv.to(at::kCUDA), dy = example.dy.to(at::kCUDA);
+  const AttentionExample example(at::kCUDA, shape, Lengths(2, tokens), type);
+  const at::Tensor &qkv = example.qkv, &dy = example.dy;
   for (const ShortKernels& by : short_kernels()) {
     CAPTURE(c10::toString(type), width, tokens, by.name);
     const auto first = attend_by(by, shape, qkv, dy), second = attend_by(by, shape, qkv, dy);
-    example.require_equal(first[0], first[2]);
+    example.require_formula(first[0], first[2]);
     for (std::size_t i = 0; i < 4; ++i) REQUIRE(first[i].equal(second[i]));
     if (by.leaves_sums) require_sums(first[3], first[2], dy);
   }
@@ -258,7 +156,7 @@ TEST_CASE("GPU: each kernel of short attention equals the formula and repeats it
 /// What the product before attention needs of its output's gradient.
 TEST_CASE("GPU: the gradient of a bias before attention is the sum of its output's gradient",
           "[gpu][attention]") {
-  const AttentionShape heads = GENERATE(kModels[0].shape, kModels[1].shape);
+  const AttentionShape heads = GENERATE(kViTs[0], kViTs[1]);
   const std::int64_t tokens = GENERATE(50, 257, 320);
   const bool interleaved = GENERATE(false, true);
   CAPTURE(heads.head_dim, tokens, interleaved);
@@ -315,55 +213,6 @@ TEST_CASE("GPU: attention of short sequences takes large scores", "[gpu][attenti
                    expected = plain_attention(exact(qkv), shape, {tokens}).detach();
   REQUIRE(y.isfinite().all().item<bool>());
   REQUIRE(far(y, expected, short_type(), tokens) == "");
-}
-
-TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][attention]") {
-  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
-  const std::int64_t tokens = GENERATE(33, 512, 1000);
-  CAPTURE(model.name, tokens);
-  AttentionShape shape = model.shape;
-  shape.batch = 2;
-  const Lengths lengths = {tokens - 7, 1, tokens, 6};
-  const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 3));
-  require_formula(shape, lengths, 2 * tokens, short_type(),
-                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
-}
-
-TEST_CASE("GPU: packed attention takes sequences of one token", "[gpu][attention]") {
-  const AttentionShape shape{
-      .batch = 1, .heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6};
-  const Lengths lengths(40, 1);
-  const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 2));
-  require_formula(shape, lengths, 40, short_type(),
-                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
-}
-
-TEST_CASE("GPU: attention in fp16 and fp32 equals the formula", "[gpu][attention]") {
-  const auto type = GENERATE(at::kHalf, at::kFloat);
-  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
-  const std::int64_t tokens = GENERATE(33, 197);
-  const bool packed = GENERATE(false, true);
-  CAPTURE(c10::toString(type), model.name, tokens, packed);
-  AttentionShape shape = model.shape;
-  shape.batch = 2;
-  const Lengths lengths = packed ? Lengths{5, tokens, tokens - 5} : Lengths{tokens, tokens};
-  const ops::Sequences sequences = packed ? sequences_on_gpu(pack(lengths, 2)) : ops::Sequences{};
-  require_formula(shape, lengths, 2 * tokens, type,
-                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
-}
-
-/// Every width that the benchmark compares.
-TEST_CASE("GPU: attention with stretched heads equals the formula", "[gpu][attention]") {
-  const auto widths = GENERATE(std::pair<int, int>{72, 72}, std::pair<int, int>{80, 80},
-                               std::pair<int, int>{72, 64}, std::pair<int, int>{80, 64});
-  const std::int64_t tokens = GENERATE(197, 2048);
-  CAPTURE(widths.first, widths.second, tokens);
-  AttentionShape shape = kModels[4].shape;
-  shape.batch = 1;
-  require_formula(shape, {tokens}, tokens, short_type(), [&](const at::Tensor& qkv) {
-    return ops::attention_stretched(qkv, shape, {},
-                                    {.query_key = widths.first, .value = widths.second});
-  });
 }
 
 at::Tensor random_table(Random& random, std::int64_t length, std::int64_t head_dim) {

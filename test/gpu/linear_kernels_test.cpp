@@ -302,96 +302,13 @@ TEST_CASE("GPU: the loss of a part of the vocabulary equals its reference", "[gp
       kernels::cuda::vocab_part_loss, kernels::reference::vocab_part_loss);
 }
 
-/// Makes inputs and parameters on one device; the same numbers on every device.
-class Maker {
- public:
-  Maker(at::Device device, at::ScalarType type) : device_(device), type_(type) {}
-
-  at::Tensor input(at::IntArrayRef sizes) {
-    return test::leaf((random_(sizes)).to(type_).to(device_));
-  }
-  at::Tensor fixed(const at::Tensor& tensor) { return tensor.to(device_); }
-  Parameter parameter(at::IntArrayRef sizes, double scale = 1) {
-    Parameter made = random_.parameter(sizes, type_);
-    made.value = (made.value * scale).to(device_);
-    made.gradient = at::full(made.gradient.sizes(), 7, made.gradient.options()).to(device_);
-    made.gradient_state = GradientState::empty;
-    return made;
-  }
-  at::Tensor labels(std::int64_t rows, std::int64_t classes) {
-    return fixed((random_({rows}).abs() * 10000).to(at::kLong).remainder(classes));
-  }
-  at::Tensor weights(std::int64_t rows) { return fixed(random_({rows}).gt(-0.5).to(at::kFloat)); }
-  [[nodiscard]] at::Tensor totals() const {
-    return at::zeros({4}, at::TensorOptions(device_).dtype(at::kFloat));
-  }
-
- private:
-  test::Random random_{6};
-  at::Device device_;
-  at::ScalarType type_;
-};
-
-/// `op(maker)` returns what it computed and added, alike on both devices up to rounding.
-template <typename Operator>
-void same_on_both(at::ScalarType type, std::int64_t length, const Operator& op) {
-  Maker on_gpu_maker(at::kCUDA, type), on_cpu_maker(at::kCPU, type);
-  const Tensors gpu = op(on_gpu_maker), cpu = op(on_cpu_maker);
-  for (std::size_t i = 0; i < gpu.size(); ++i) {
-    CAPTURE(i);
-    REQUIRE(far(gpu[i], cpu[i], type, length) == "");
-  }
-}
-
-TEST_CASE("GPU: linear maps and their gradients equal those on the CPU", "[gpu][kernels]") {
-  const auto type =
-      GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16, at::kHalf})));
-  const bool fp8 = GENERATE(false, true), with_bias = GENERATE(false, true);
-  const auto [rows, k, n] = GENERATE(std::tuple{1, 24, 10}, std::tuple{37, 33, 17},
-                                     std::tuple{592, 256, 320}, std::tuple{1024, 1024, 768});
-  CAPTURE(c10::toString(type), fp8, with_bias, rows, k, n);
-  if (fp8 && type == at::kFloat) return;  // 16-bit types only, on a GPU
-  same_on_both(type, 4 * std::max({rows, k, n}),
-               [&, m = rows, in_width = k, out_width = n](Maker& make) -> Tensors {
-                 Parameter weight = make.parameter({out_width, in_width}, 0.1),
-                           bias = make.parameter({out_width}, 0.1);
-                 weight.fp8 = fp8;
-                 const at::Tensor x = make.input({m, in_width});
-                 const at::Tensor dy = make.input({m, out_width}).detach();
-                 const auto step = [&] {
-                   const at::Tensor y = ops::linear(x, weight, with_bias ? &bias : nullptr);
-                   y.backward(dy);
-                   return y;
-                 };
-                 (void)step();  // overwrites the gradients
-                 const at::Tensor y = step();
-                 Tensors all = {y, x.grad(), weight.gradient};
-                 if (with_bias) all.push_back(bias.gradient);
-                 return all;
-               });
-}
-
-TEST_CASE("GPU: frozen parameters are spared, and the rest equals the CPU", "[gpu][kernels]") {
-  const bool weight_frozen = GENERATE(true, false), bias_frozen = GENERATE(true, false),
-             fp8 = GENERATE(false, true);
-  CAPTURE(weight_frozen, bias_frozen, fp8);
-  same_on_both(test::short_type(), 1024, [&](Maker& make) -> Tensors {
-    Parameter weight = make.parameter({64, 48}), bias = make.parameter({64});
-    weight.fp8 = fp8;
-    const auto freeze = [](Parameter& parameter) {
-      parameter.trainable = false;
-      parameter.gradient = at::Tensor();
-    };
-    if (weight_frozen) freeze(weight);
-    if (bias_frozen) freeze(bias);
-    const at::Tensor x = make.input({32, 48});
-    const at::Tensor y = ops::linear(x, weight, &bias);
-    ops::bias_gelu(y, bias, ops::Gelu::tanh).sum().backward();
-    Tensors all = {y, x.grad()};
-    if (!weight_frozen) all.push_back(weight.gradient);
-    if (!bias_frozen) all.push_back(bias.gradient);
-    return all;
-  });
+/// Its gradient is to be overwritten.
+Parameter scaled_parameter(test::Random& random, at::IntArrayRef sizes, at::ScalarType type,
+                           double scale) {
+  Parameter made = test::parameter_of(random(sizes, type) * scale);
+  made.gradient.fill_(7);
+  made.gradient_state = GradientState::empty;
+  return made;
 }
 
 TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu][kernels]") {
@@ -400,56 +317,48 @@ TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu
   const double dropout = GENERATE(0.0, 0.25);
   CAPTURE(c10::toString(type), fp8, frozen, dropout);
   if (fp8 && type == at::kFloat) return;
-  // An element of 8 bits that the two round to different codes moves a sum by up to a sixteenth of
-  // the largest; with dropout the elements that are left are larger by a third.
-  same_on_both(type, fp8 ? 1 << 20 : 8192, [&](Maker& make) -> Tensors {
+  const auto run = [&](at::Device device) -> Tensors {
+    test::Random random(6, device);
     const std::int64_t rows = 208, wide = 160, width = 96, rank = 8;
-    Parameter up = make.parameter({2 * wide, width}, 0.1),
-              down = make.parameter({width, wide}, 0.1), a = make.parameter({rank, width}, 0.1),
-              b = make.parameter({wide, rank}, 0.1);
+    const auto parameter = [&](at::IntArrayRef sizes) {
+      return scaled_parameter(random, sizes, type, 0.1);
+    };
+    Parameter up = parameter({2 * wide, width}), down = parameter({width, wide}),
+              a = parameter({rank, width}), b = parameter({wide, rank});
     up.fp8 = down.fp8 = fp8;
     if (frozen) {
       up.trainable = down.trainable = false;
       up.gradient = down.gradient = at::Tensor();
     }
-    const at::Tensor x = make.input({rows, width});
+    const at::Tensor x = test::leaf(random({rows, width}, type));
     const at::Tensor both = ops::add_low_rank(
         ops::linear(x, up, nullptr), x, a, b, 2, wide,
         {.share = dropout, .seed = at::full({}, 5, x.options().dtype(at::kLong))});
     const at::Tensor y = ops::swiglu_linear(both, down);
-    y.backward(make.input({rows, width}).detach());
+    y.backward(random({rows, width}, type));
     Tensors all = {y, x.grad(), a.gradient, b.gradient};
     if (!frozen) all.insert(all.end(), {up.gradient, down.gradient});
     return all;
-  });
-}
-
-TEST_CASE("GPU: the head's loss and gradients equal those on the CPU", "[gpu][kernels]") {
-  const auto type = GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16})));
-  const std::int64_t rows = GENERATE(1, 300), classes = GENERATE(17, 1000, 32003);
-  CAPTURE(c10::toString(type), rows, classes);
-  same_on_both(type, 8192, [&](Maker& make) -> Tensors {
-    Parameter table = make.parameter({classes, 64}, 0.2);
-    const at::Tensor x = make.input({rows, 64}), labels = make.labels(rows, classes),
-                     weights = make.weights(rows), totals = make.totals();
-    (ops::linear_cross_entropy(x, table, labels, weights, totals) * 16).backward();
-    const at::Tensor evaluated = make.totals();
-    const c10::AutoGradMode off(false);
-    const at::Tensor loss =
-        ops::linear_cross_entropy(x.detach(), table, labels, weights, evaluated);
-    REQUIRE(loss.equal(evaluated[0]));
-    REQUIRE(evaluated.equal(totals));
-    return {totals[0], totals[3], x.grad(), table.gradient};
-  });
+  };
+  const Tensors gpu = run(at::kCUDA), cpu = run(at::kCPU);
+  for (std::size_t i = 0; i < gpu.size(); ++i) {
+    CAPTURE(i);
+    // An element of 8 bits that the two round to different codes moves a sum by up to a sixteenth
+    // of the largest; with dropout the elements that are left are larger by a third.
+    REQUIRE(far(gpu[i], cpu[i], type, fp8 ? 1 << 20 : 8192) == "");
+  }
 }
 
 TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]") {
   const std::int64_t rows = 6000, classes = 151'936, width = 64;  // two chunks
-  Maker make(at::kCUDA, test::short_type());
-  Parameter table = make.parameter({classes, width}, 0.2), other = table;
+  const at::ScalarType type = test::short_type();
+  test::Random random(6, at::kCUDA);
+  Parameter table = scaled_parameter(random, {classes, width}, type, 0.2), other = table;
   other.gradient = at::zeros_like(table.gradient);
-  const at::Tensor x = make.input({rows, width}), labels = make.labels(rows, classes),
-                   weights = make.weights(rows), totals = make.totals(), parts = make.totals();
+  const at::Tensor x = test::leaf(random({rows, width}, type)),
+                   labels = (random({rows}).abs() * 10000).to(at::kLong).remainder(classes),
+                   weights = random({rows}).gt(-0.5).to(at::kFloat),
+                   totals = at::zeros({4}, gpu_floats()), parts = at::zeros({4}, gpu_floats());
   ops::linear_cross_entropy(x, table, labels, weights, totals).backward();
   const at::Tensor dx = x.grad().clone();
   x.mutable_grad() = at::Tensor();
@@ -458,7 +367,7 @@ TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]
     ops::linear_cross_entropy(part(x), other, part(labels), part(weights), parts).backward();
   }
   REQUIRE(far(totals, parts, at::kFloat, rows) == "");
-  REQUIRE(far(dx, x.grad(), test::short_type(), classes) == "");
+  REQUIRE(far(dx, x.grad(), type, classes) == "");
   REQUIRE(far(table.gradient, other.gradient, at::kFloat, rows) == "");
 }
 

@@ -1,5 +1,3 @@
-#include "engine/kernels/linear/output_gradient.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros_like.h>
@@ -10,6 +8,7 @@
 
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/reference/reference.h"
@@ -27,7 +26,7 @@ using test::out;
 using test::RowsSize;
 using test::Tensors;
 
-at::Tensor filled(at::IntArrayRef sizes) {
+at::Tensor minus_ones(at::IntArrayRef sizes) {
   return at::full(sizes, -1, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
 }
 
@@ -48,9 +47,9 @@ TEST_CASE("GPU: backward of the norms leaves sums and largest values of what it 
   Tensors runs[2];
   for (Tensors& run : runs) {
     const std::int64_t parts = kernels::norm_partials(s.rows);
-    const at::Tensor dx = at::zeros_like(x), maxima = filled({kernels::kAbsMaxPartials}),
-                     sums = filled({parts, s.dim}), partial = filled({parts, 2, s.dim}),
-                     dweight = filled({s.dim}), dbias = filled({s.dim});
+    const at::Tensor dx = at::zeros_like(x), maxima = minus_ones({kernels::kAbsMaxPartials}),
+                     sums = minus_ones({parts, s.dim}), partial = minus_ones({parts, 2, s.dim}),
+                     dweight = minus_ones({s.dim}), dbias = minus_ones({s.dim});
     if (centered) {
       kernels::cuda::add_layer_norm_backward({.sum = in(x),
                                               .weight = in(weight),
@@ -176,15 +175,8 @@ struct Outcome {
 /// A branch of one product, and a norm behind it; the branch's output is copied where nothing shall
 /// be carried.
 Outcome branch(const Tensors& given, bool centered, bool fp8, bool carried) {
-  const auto parameter = [&](const at::Tensor& value) {
-    Parameter made;
-    made.shape = value.sizes().vec();
-    made.value = value;
-    made.gradient = at::zeros_like(value, at::kFloat);
-    return made;
-  };
-  Parameter weight = parameter(given[2]), bias = parameter(given[3]), scale = parameter(given[4]),
-            shift = parameter(given[5]);
+  Parameter weight = test::parameter_of(given[2]), bias = test::parameter_of(given[3]),
+            scale = test::parameter_of(given[4]), shift = test::parameter_of(given[5]);
   weight.fp8 = fp8;
   const at::Tensor x = test::leaf(given[0]), stream = test::leaf(given[1]);
   Outcome outcome;
