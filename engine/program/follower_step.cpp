@@ -148,7 +148,7 @@ void Follower::follow(const work::Run& run) {
   using work::Pass;
   if (run.block != action().block || !own_.local(run.block))
     return problem("runs block {}", run.block);
-  if (run.inside != collectives_of(action(), program_, layout_, cost_))
+  if (run.inside != block_collectives(action().kind, run.block, program_.kind, layout_, cost_))
     problem("performs other collectives than the block states");
   const std::pair own = {run.block, action().micro_batch};
   if (run.pass != Pass::forward) {
@@ -245,7 +245,7 @@ void Follower::follow(const work::Update& update) {
   const auto gradient = read_one(update.gradient);
   if (!gradient || !complete(*gradient, update.group)) return;
   if (!normed_.contains(update.group)) problem("changes what norm has not read");
-  if (update.inside != collectives_of(action(), program_, layout_, cost_))
+  if (update.inside != update_collectives(update.group, layout_))
     problem("performs other collectives than its matrices ask for");
   const std::int64_t values = values_of(update.gradient, program_.buffers);
   const auto change = [&](const View& view, Value value) {

@@ -174,14 +174,6 @@ Range Layout::part(int group, int index) const {
   return {index * chunk, std::min(own, (index + 1) * chunk)};
 }
 
-Bytes Layout::gather_bytes(int group) const {
-  return flat.at(static_cast<std::size_t>(group)).padded() * widths.compute;
-}
-
-Bytes Layout::reduce_bytes(int group) const {
-  return flat.at(static_cast<std::size_t>(group)).padded() * widths.reduce_wire;
-}
-
 Bytes Layout::update_bytes(int group) const {
   const bool whole = groups.at(static_cast<std::size_t>(group)).matrix_elements > 0;
   return whole && gathered(group)

@@ -142,10 +142,7 @@ struct Layout {
   [[nodiscard]] int parts(int group) const;
   /// Part of the elements whose states the rank holds.
   [[nodiscard]] Range part(int group, int index) const;
-  /// Payload of the group's gather and of its reduction: the full buffer on the wire.
-  [[nodiscard]] Bytes gather_bytes(int group) const;
-  [[nodiscard]] Bytes reduce_bytes(int group) const;
-  /// The same of the all-gather in the group's update, where matrices are divided into shards.
+  /// Payload of the all-gather in the group's update, where matrices are divided into shards.
   [[nodiscard]] Bytes update_bytes(int group) const;
 
   /// The group's parameters travel as codes in a gather over the shard axis.

@@ -116,6 +116,15 @@ bool runs_backward(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_input;
 }
 
+work::Pass pass_of(ActionKind kind) {
+  using enum ActionKind;
+  return kind == forward          ? work::Pass::forward
+         : kind == recompute      ? work::Pass::again
+         : kind == backward       ? work::Pass::backward
+         : kind == backward_input ? work::Pass::input
+                                  : work::Pass::weight;
+}
+
 std::span<const Lane> lanes_of(ActionKind kind) {
   using enum ActionKind;
   static constexpr Lane kCompute[] = {Lane::compute},
@@ -326,63 +335,21 @@ bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
 
 }  // namespace
 
-std::vector<Comm> collectives_of(const Action& action, const Program& program, const Layout& layout,
-                                 const ModelCost& cost) {
-  const ActionKind kind = action.kind;
-  const int group = action.group;
+std::vector<Comm> block_collectives(ActionKind kind, int block, ProgramKind program,
+                                    const Layout& layout, const ModelCost& cost) {
   std::vector<Comm> list;
-  const auto add = [&](CommOp op, CommAxis axis, int width, Bytes bytes) {
-    if (layout.extent(axis).ranks > 1) list.push_back({op, axis, width, bytes});
-  };
-  const StateWidths& widths = layout.widths;
-  const GroupLayout of_group = group < 0 ? GroupLayout() : layout.groups[to_index(group)];
-  if (kind == ActionKind::gather) {
-    if (program.find(action.reads, BufferRole::second_shard) >= 0) {
-      add(CommOp::all_gather, CommAxis::shard_inner, widths.compute, layout.gather_bytes(group));
-    } else if (layout.gathers_codes(group)) {
-      add(CommOp::all_gather, of_group.cut, 1, layout.gather_scratch(group));
-    } else {
-      add(CommOp::all_gather, of_group.cut, widths.compute, layout.gather_bytes(group));
-    }
-  } else if (kind == ActionKind::reduce) {
-    const Bytes bytes = layout.reduce_bytes(group), shard = bytes / layout.shards(group);
-    if (layout.reduces_codes(group)) {
-      // Inside its group a rank takes a shard of each group, one run of shards after the other.
-      const int nodes = layout.extent(CommAxis::shard_outer).ranks;
-      for (int node = 0; node < nodes; ++node)
-        add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
-      add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
-    } else {
-      add(CommOp::reduce_scatter, of_group.cut, widths.reduce_wire, bytes);
-    }
-    const int width = layout.reduces_codes(group) ? kFloatBytes : widths.reduce_wire;
-    const CommOp sum = layout.splits_sum(group) ? CommOp::reduce_scatter : CommOp::all_reduce;
-    add(sum, of_group.copies, width, shard);
-    if (of_group.stages.size() > 1) add(CommOp::all_reduce, CommAxis::ends, width, shard);
-  } else if (kind == ActionKind::gather_sum) {
-    add(CommOp::all_gather, of_group.copies, widths.reduce_wire, layout.reduce_bytes(group));
-  } else if (kind == ActionKind::update) {
-    const Bytes bytes = layout.update_bytes(group);
-    if (bytes > 0) add(CommOp::all_gather, of_group.cut, layout.matrix_rule.direction, bytes);
-  } else if (kind == ActionKind::norm) {
-    std::int64_t sums = kNumStepSums;
-    for (const BlockCost& block : cost.blocks) sums += block.step_sums;
-    add(CommOp::all_reduce, CommAxis::world, kFloatBytes, sums * kFloatBytes);
-  } else if (transfers(kind)) {
-    const bool sends = kind == ActionKind::send_down || kind == ActionKind::send_up;
-    const bool to_next = kind == ActionKind::send_down || kind == ActionKind::receive_up;
-    const int ranks = layout.pipeline_degree();
-    list.push_back({.op = sends ? CommOp::send : CommOp::receive,
-                    .axis = CommAxis::pipeline,
-                    .width = widths.compute,
-                    .bytes = cost.blocks.at(to_index(action.block)).boundary_bytes(),
-                    .peer = (program.coordinate + (to_next ? 1 : ranks - 1)) % ranks});
-  } else if (runs_block(kind)) {
-    for (const Exchange& e : cost.blocks.at(to_index(action.block)).exchanges) {
-      if (runs_in(e.pass, kind, program.kind)) add(e.op, e.axis, e.width, e.bytes);
-    }
+  for (const Exchange& e : cost.blocks.at(to_index(block)).exchanges) {
+    if (runs_in(e.pass, kind, program) && layout.extent(e.axis).ranks > 1)
+      list.push_back({e.op, e.axis, e.width, e.bytes});
   }
   return list;
+}
+
+std::vector<Comm> update_collectives(int group, const Layout& layout) {
+  const Bytes bytes = layout.update_bytes(group);
+  const CommAxis cut = layout.groups.at(to_index(group)).cut;
+  if (bytes == 0 || layout.extent(cut).ranks == 1) return {};
+  return {{CommOp::all_gather, cut, layout.matrix_rule.direction, bytes}};
 }
 
 std::vector<CommChannel> channels(const Program& program) {

@@ -50,6 +50,8 @@ enum class ActionKind {
 [[nodiscard]] bool runs_block(ActionKind kind);
 /// A backward or the first part of one.
 [[nodiscard]] bool runs_backward(ActionKind kind);
+/// What a run of a block does.
+[[nodiscard]] work::Pass pass_of(ActionKind kind);
 
 /// Actions of one lane run in list order; order across lanes is only `Action::after`.
 enum class Lane {
@@ -262,11 +264,11 @@ struct ProgramOptions {
 /// The moments of a trained group on the rank that holds most of them.
 [[nodiscard]] Buffer moments_of(int group, const Layout& layout);
 
-/// The collectives of an action that has its kind, group and block: those that the layout asks of
-/// gather, reduce, update and norm, those inside the block of forward, recompute and backward, and
-/// the transfer of a send or receive.
-[[nodiscard]] std::vector<Comm> collectives_of(const Action& action, const Program& program,
-                                               const Layout& layout, const ModelCost& cost);
+/// The collectives inside a forward, recompute, backward or a part of one, and those inside the
+/// update of a group: of its matrices, where these are divided into shards.
+[[nodiscard]] std::vector<Comm> block_collectives(ActionKind kind, int block, ProgramKind program,
+                                                  const Layout& layout, const ModelCost& cost);
+[[nodiscard]] std::vector<Comm> update_collectives(int group, const Layout& layout);
 
 /// An axis and the lane on which its collectives run; each pair has a communicator of its own, so
 /// that lanes never wait for each other inside NCCL.

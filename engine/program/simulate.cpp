@@ -105,7 +105,8 @@ class Simulator {
         layout_(layout),
         cost_(cost),
         machine_(for_compute(machine, layout.widths.compute)),
-        two_at_once_(runs_two_at_once(program)) {}
+        two_at_once_(runs_two_at_once(program)),
+        has_masters_(layout.widths.master > 0) {}
 
   [[nodiscard]] Demand demand(const Action& action) const;
   /// Takes the times from its playback.
@@ -119,11 +120,26 @@ class Simulator {
   void run_beside(const Action& action, Demand& demand) const;
   [[nodiscard]] double host_s(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
-  [[nodiscard]] double code_bytes(const Action& action) const;
-  void add_update(const Action& action, Demand& demand) const;
-  void add_copy(const Action& action, Demand& demand) const;
+  // Work of an action, but for its collectives.
+  void add(const work::Load& load, const Action& action, Demand& demand) const;
+  void add(const work::Run& run, const Action& action, Demand& demand) const;
+  void add(const work::Move& move, const Action& action, Demand& demand) const;
+  void add(const work::Code& code, const Action& action, Demand& demand) const;
+  void add(const work::Norm& norm, const Action& action, Demand& demand) const;
+  void add(const work::Update& update, const Action& action, Demand& demand) const;
+  void add(const work::Exchange&, const Action&, Demand&) const {}
+  void add(const work::Zero&, const Action&, Demand&) const {}
+  void add_host_update(const work::Update& update, Bytes bytes, Demand& demand) const;
+  void on_device(double flops, Bytes bytes, Demand& demand) const;
+  void at_file(Bytes read, Bytes written, Demand& demand) const;
   void add_host_link(double bytes, bool in, Demand& demand) const;
   [[nodiscard]] double host_memory_s(double bytes) const;
+  [[nodiscard]] const Buffer& buffer_of(const View& view) const {
+    return program_.buffers[to_index(view.buffer)];
+  }
+  [[nodiscard]] Bytes bytes_of(const View& view) const {
+    return view.elements * buffer_of(view).width;
+  }
   void count(const Action& action);
 
   const Program& program_;
@@ -131,6 +147,7 @@ class Simulator {
   const ModelCost& cost_;
   const Machine machine_;
   const bool two_at_once_;
+  const bool has_masters_;
   Simulation result_;
 };
 
@@ -246,131 +263,111 @@ double Simulator::block_bytes(const Action& action) const {
 }
 
 Demand Simulator::demand(const Action& action) const {
-  const double memory = machine_.memory_bytes_per_s;
-  const StateWidths& widths = layout_.widths;
   Demand demand;
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
-  const auto on_device = [&](double flops, double bytes) {
-    demand.busy_s += flops / machine_.flops_per_s + bytes / memory;
-    demand.use(Resource::sm, flops / machine_.flops_per_s);
-    demand.use(Resource::memory, bytes / memory);
-  };
-  switch (action.kind) {
-    case ActionKind::load: {
-      // Pixels travel as one byte, their augmented copy is made on the device.
-      const auto bytes = static_cast<double>(program_.buffers[to_index(action.writes[0])].bytes());
-      const double sent = bytes / (1 + widths.compute);
-      demand.busy_s = sent / machine_.host_link_bytes_per_s;
-      add_host_link(sent, /*in=*/true, demand);
-      on_device(0, bytes);
-      break;
-    }
-    case ActionKind::forward:
-    case ActionKind::recompute:
-    case ActionKind::backward:
-    case ActionKind::backward_input:
-      add_block(action, demand);
-      demand.comm_s -= hidden_s(action);
-      if (two_at_once_) {
-        run_beside(action, demand);
-      } else {
-        demand.busy_s = std::max(demand.busy_s, host_s(action) - demand.comm_s);
-      }
-      break;
-    case ActionKind::backward_weight: {
-      const BlockCost& block = cost_.blocks[to_index(action.block)];
-      on_device(action.flops, static_cast<double>(block.held_bytes));
-      break;
-    }
-    case ActionKind::norm:
-      for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
-        if (!layout_.groups[to_index(g)].trainable || !layout_.holds(program_.coordinate, g))
-          continue;
-        on_device(0, static_cast<double>(layout_.summed_elements(g) * widths.gradient));
-      }
-      break;
-    case ActionKind::update:
-      add_update(action, demand);
-      break;
-    case ActionKind::fetch_parameters:
-    case ActionKind::fetch_states:
-    case ActionKind::evict_states:
-    case ActionKind::fetch_input:
-    case ActionKind::evict_input:
-      add_copy(action, demand);
-      break;
-    case ActionKind::gather:
-    case ActionKind::reduce:
-    case ActionKind::gather_sum:
-      on_device(0, code_bytes(action));
-      break;
-    case ActionKind::release:
-    case ActionKind::discard:
-    case ActionKind::clear:
-    case ActionKind::send_down:
-    case ActionKind::send_up:
-    case ActionKind::receive_down:
-    case ActionKind::receive_up:
-      break;
-  }
+  for (const Work& work : action.work)
+    std::visit([&](const auto& own) { add(own, action, demand); }, work);
   return demand;
 }
 
-/// Bytes through device memory that coding and decoding move, and copies to the second shard.
-double Simulator::code_bytes(const Action& action) const {
-  const int group = action.group, width = layout_.widths.compute;
-  const std::int64_t whole = layout_.flat[to_index(group)].padded(),
-                     shard = whole / layout_.shards(group);
-  const auto names = [&](const std::vector<int>& ids, BufferRole role) {
-    return program_.find(ids, role) >= 0;
-  };
-  Bytes bytes = 0;
-  if (names(action.writes, BufferRole::second_shard))
-    bytes += 2 * width * layout_.second_elements(group);
-  if (names(action.writes, BufferRole::coded_parameters)) {
-    const Bytes codes = layout_.gather_scratch(group);
-    bytes += shard * width + codes / layout_.shards(group) + codes + whole * width;
-  }
-  if (names(action.writes, BufferRole::coded_gradient))
-    bytes += layout_.second_elements(group) * kFloatBytes + layout_.reduce_scratch(group) +
-             shard * kFloatBytes;
-  return static_cast<double>(bytes);
+void Simulator::on_device(double flops, Bytes bytes, Demand& demand) const {
+  const double product_s = flops / machine_.flops_per_s,
+               memory_s = static_cast<double>(bytes) / machine_.memory_bytes_per_s;
+  demand.busy_s += product_s + memory_s;
+  demand.use(Resource::sm, product_s);
+  demand.use(Resource::memory, memory_s);
 }
 
-void Simulator::add_update(const Action& action, Demand& demand) const {
-  const StateWidths& widths = layout_.widths;
-  const GroupLayout& kind = layout_.groups[to_index(action.group)];
-  // Reads the gradient, reads and writes master and moments, writes the compute copy. Then reads
-  // the weights once more, and reads and writes their average.
-  const int master = widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
-  const int width = widths.gradient + master + 3 * widths.average;
-  const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
-  // Matrices of a rule that updates whole ones have fewer moments.
-  const double moments = static_cast<double>(moments_of(action.group, layout_).bytes()) /
-                         static_cast<double>(layout_.own_elements(action.group));
-  const double bytes = static_cast<double>(elements) * (width + 2 * moments);
-  if (kind.update_method != UpdateMethod::host) {
-    demand.busy_s += action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
-    demand.use(Resource::sm, action.flops / machine_.flops_per_s);
-    demand.use(Resource::memory, bytes / machine_.memory_bytes_per_s);
+void Simulator::add(const work::Load& load, const Action&, Demand& demand) const {
+  // Pixels travel as one byte, their augmented copy is made on the device.
+  const Bytes bytes = bytes_of(load.to);
+  const double sent = static_cast<double>(bytes) / (1 + layout_.widths.compute);
+  demand.busy_s = sent / machine_.host_link_bytes_per_s;
+  add_host_link(sent, /*in=*/true, demand);
+  on_device(0, bytes, demand);
+}
+
+void Simulator::add(const work::Run& run, const Action& action, Demand& demand) const {
+  if (run.pass == work::Pass::weight)
+    return on_device(action.flops, cost_.blocks[to_index(run.block)].held_bytes, demand);
+  add_block(action, demand);
+  demand.comm_s -= hidden_s(action);
+  if (two_at_once_) {
+    run_beside(action, demand);
+  } else {
+    demand.busy_s = std::max(demand.busy_s, host_s(action) - demand.comm_s);
+  }
+}
+
+void Simulator::add(const work::Code& code, const Action&, Demand& demand) const {
+  on_device(0, bytes_of(code.from) + bytes_of(code.to), demand);
+}
+
+void Simulator::add(const work::Norm& norm, const Action&, Demand& demand) const {
+  for (const work::Square& square : norm.squares) on_device(0, bytes_of(square.gradient), demand);
+}
+
+void Simulator::add(const work::Move& move, const Action& action, Demand& demand) const {
+  const Place from = buffer_of(move.from).place, to = buffer_of(move.to).place;
+  const bool in = to == Place::device;
+  if (in && from == Place::device) {
+    // Sums and casts of a reduction are small beside its collectives and not counted.
+    if (action.kind != ActionKind::reduce)
+      on_device(0, bytes_of(move.from) + bytes_of(move.to), demand);
     return;
   }
+  const auto bytes = static_cast<double>(bytes_of(move.from));
+  add_host_link(bytes, in, demand);
+  // What is not page-locked is copied once more by the CPU.
+  const Place host = in ? from : to;
+  if (host == Place::pageable)
+    demand.use(Resource::host_memory, host_memory_s(kCopyTransfers * bytes));
+  if (host == Place::file) {
+    demand.use(in ? Resource::file_read : Resource::file_write,
+               bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
+  }
+  // Alone it is as fast as the slowest of them.
+  for (std::size_t u = 0; u < demand.num_uses; ++u)
+    demand.busy_s = std::max(demand.busy_s, demand.uses.at(u).seconds);
+}
+
+void Simulator::add(const work::Update& update, const Action& action, Demand& demand) const {
+  // Reads the gradient, reads and writes the states, writes the parameters, which are read where
+  // they are the master weights. Then reads the weights once more for their average.
+  Bytes bytes = bytes_of(update.gradient) + (has_masters_ ? 1 : 2) * bytes_of(update.parameters);
+  for (const View& state : update.states)
+    bytes += (buffer_of(state).role == BufferRole::average ? 3 : 2) * bytes_of(state);
+  if (buffer_of(update.gradient).place == Place::device)
+    on_device(action.flops, bytes, demand);
+  else
+    add_host_update(update, bytes, demand);
+}
+
+/// By the CPU, which has the gradient.
+void Simulator::add_host_update(const work::Update& update, Bytes bytes, Demand& demand) const {
   // What travels by DMA passes the host's memory in actions of its own.
-  demand.busy_s += bytes / machine_.host_update_bytes_per_s;
+  const auto moved = static_cast<double>(bytes);
+  demand.busy_s += moved / machine_.host_update_bytes_per_s;
   const double alone = std::max(machine_.host_memory_bytes_per_s, machine_.host_update_bytes_per_s);
-  demand.use(Resource::host_memory, seconds(bytes, host_memory_rate(layout_, machine_, alone)));
-  const auto at_file = [&](Place place, int read, int written) {
-    if (place != Place::file) return;
-    const double read_s = static_cast<double>(elements) * read / machine_.file_read_bytes_per_s;
-    const double write_s =
-        static_cast<double>(elements) * written / machine_.file_write_bytes_per_s;
-    demand.busy_s += read_s + write_s;
-    demand.use(Resource::file_read, read_s);
-    demand.use(Resource::file_write, write_s);
-  };
-  const int states = widths.master + widths.moments;
-  at_file(kind.state_place, states, states);
-  at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
+  demand.use(Resource::host_memory, seconds(moved, host_memory_rate(layout_, machine_, alone)));
+  Bytes read = 0, written = 0;
+  for (const View& state : update.states) {
+    if (buffer_of(state).place == Place::file) read += bytes_of(state);
+  }
+  written = read;
+  if (buffer_of(update.parameters).place == Place::file) {
+    written += bytes_of(update.parameters);
+    if (!has_masters_) read += bytes_of(update.parameters);
+  }
+  at_file(read, written, demand);
+}
+
+void Simulator::at_file(Bytes read, Bytes written, Demand& demand) const {
+  const double read_s = seconds(static_cast<double>(read), machine_.file_read_bytes_per_s),
+               write_s = seconds(static_cast<double>(written), machine_.file_write_bytes_per_s);
+  demand.busy_s += read_s + write_s;
+  demand.use(Resource::file_read, read_s);
+  demand.use(Resource::file_write, write_s);
 }
 
 /// Time of copies.
@@ -383,45 +380,6 @@ void Simulator::add_host_link(double bytes, bool in, Demand& demand) const {
              seconds(bytes, machine_.host_link_bytes_per_s));
   demand.use(Resource::duplex, seconds(bytes, machine_.host_duplex_bytes_per_s));
   demand.use(Resource::host_memory, host_memory_s(bytes));
-}
-
-/// Between host and device: what the action reads, or a part of it.
-void Simulator::add_copy(const Action& action, Demand& demand) const {
-  const StateWidths& widths = layout_.widths;
-  const bool in = action.kind == ActionKind::fetch_parameters ||
-                  action.kind == ActionKind::fetch_states || action.kind == ActionKind::fetch_input;
-  double bytes = 0;
-  Place place = Place::pinned;
-  if (action.group < 0) {
-    const int host = in ? action.reads.front() : action.writes.front();
-    bytes = static_cast<double>(cost_.blocks[to_index(action.block)].boundary_bytes());
-    place = program_.buffers[to_index(host)].place;
-  } else {
-    const GroupLayout& kind = layout_.groups[to_index(action.group)];
-    if (action.kind == ActionKind::fetch_parameters) {
-      bytes = static_cast<double>(layout_.own_elements(action.group) * widths.compute);
-      place = kind.parameter_place;
-    } else {
-      const auto elements = static_cast<double>(layout_.part(action.group, action.part).size());
-      const bool streamed = kind.update_method == UpdateMethod::streamed;
-      int width = streamed ? state_slot_width(kind, widths) : in ? widths.compute : widths.gradient;
-      const bool result_only = streamed && in && widths.master > 0;
-      if (result_only && kind.parameter_place != Place::device) width -= widths.compute;
-      bytes = elements * width;
-      if (streamed) place = kind.state_place;
-    }
-  }
-  add_host_link(bytes, in, demand);
-  // What is not page-locked is copied once more by the CPU.
-  if (place == Place::pageable)
-    demand.use(Resource::host_memory, host_memory_s(kCopyTransfers * bytes));
-  if (place == Place::file) {
-    demand.use(in ? Resource::file_read : Resource::file_write,
-               bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
-  }
-  // Alone it is as fast as the slowest of them.
-  for (std::size_t u = 0; u < demand.num_uses; ++u)
-    demand.busy_s = std::max(demand.busy_s, demand.uses.at(u).seconds);
 }
 
 void Simulator::count(const Action& action) {
@@ -462,10 +420,14 @@ Simulation Simulator::report(SimulatedRun playback) {
   return std::move(result_);
 }
 
-/// Demand of one action outside of `program`, with its collectives.
-Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
-                    const Machine& machine, const Program& program = {}) {
-  action.comm = collectives_of(action, program, layout, cost);
+/// Demand of a run of a block outside of `program`.
+Demand run_alone(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+                 const Machine& machine, const Program& program = {}) {
+  Action action{.kind = kind,
+                .block = block,
+                .comm = block_collectives(kind, block, program.kind, layout, cost),
+                .flops = block_flops(kind, block, layout, cost)};
+  action.work = {work::Run{.block = block, .pass = pass_of(kind)}};
   return Simulator(program, layout, cost, machine).demand(action);
 }
 
@@ -549,22 +511,32 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
 
 double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                      const Machine& machine, bool two_at_once) {
-  const Action action{
-      .kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
-  if (!two_at_once) return demand_alone(action, layout, cost, machine).total_s();
+  if (!two_at_once) return run_alone(kind, block, layout, cost, machine).total_s();
   Program beside;
   beside.actions = {{.kind = kind, .lane = Lane::compute_beside, .block = block}};
-  return demand_alone(action, layout, cost, machine, beside).busy_s;
-}
-
-double group_seconds(ActionKind kind, int group, const Layout& layout, const ModelCost& cost,
-                     const Machine& machine) {
-  return demand_alone({.kind = kind, .group = group}, layout, cost, machine).total_s();
+  return run_alone(kind, block, layout, cost, machine, beside).busy_s;
 }
 
 double exchange_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                         const Machine& machine) {
-  return demand_alone({.kind = kind, .block = block}, layout, cost, machine).comm_s;
+  return run_alone(kind, block, layout, cost, machine).comm_s;
+}
+
+std::vector<GroupSeconds> group_seconds(const Program& program, const Layout& layout,
+                                        const ModelCost& cost, const Machine& machine) {
+  const Simulator simulator(program, layout, cost, machine);
+  std::vector<GroupSeconds> groups(cost.groups.size());
+  for (const Action& action : program.actions) {
+    if (action.group < 0) continue;
+    GroupSeconds& own = groups[to_index(action.group)];
+    double* seconds = action.kind == ActionKind::gather       ? &own.gather
+                      : action.kind == ActionKind::reduce     ? &own.reduce
+                      : action.kind == ActionKind::gather_sum ? &own.gather_sum
+                      : action.kind == ActionKind::update     ? &own.update
+                                                              : nullptr;
+    if (seconds != nullptr && *seconds == 0) *seconds = simulator.demand(action).total_s();
+  }
+  return groups;
 }
 
 }  // namespace dstrain

@@ -158,8 +158,14 @@ struct Simulation {
 /// Time of the collectives inside the block, each alone.
 [[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
                                       const ModelCost& cost, const Machine& machine);
-/// How long the gather, reduction or update of a whole group takes alone.
-[[nodiscard]] double group_seconds(ActionKind kind, int group, const Layout& layout,
-                                   const ModelCost& cost, const Machine& machine);
+/// How long a group's first gather, reduction, gather of its sum and update take alone; 0: the
+/// program has none.
+struct GroupSeconds {
+  double gather = 0, reduce = 0, gather_sum = 0, update = 0;
+};
+/// By group.
+[[nodiscard]] std::vector<GroupSeconds> group_seconds(const Program& program, const Layout& layout,
+                                                      const ModelCost& cost,
+                                                      const Machine& machine);
 
 }  // namespace dstrain

@@ -165,6 +165,28 @@ TEST_CASE("offloaded states leave the device and are counted on the host", "[pro
   CHECK(host.gather_buffers > 0);
 }
 
+TEST_CASE("a part that travels takes the media of its own place, whatever the states' is",
+          "[program]") {
+  const Case plain = test::make_case(0, 1, 1, 3, {.micro_batches = 1});
+  Machine machine = h200();
+  machine.host_memory_bytes_per_s = 1e6;
+  const auto slowest_eviction = [&](Place parameters) {
+    const Case c =
+        offloaded(plain, {Place::device, parameters, Place::device, UpdateMethod::streamed});
+    const Program program = training_program(c.layout, c.cost, c.options);
+    const Simulation step = simulate(program, c.layout, c.cost, machine);
+    double slowest = 0;
+    for (const int i : test::indices(program, ActionKind::evict_states)) {
+      const auto at = static_cast<std::size_t>(i);
+      slowest = std::max(slowest, step.action_end_s[at] - step.action_start_s[at]);
+    }
+    return slowest;
+  };
+  // 1,024 parameters of two bytes through the host's memory, which the CPU copies once more.
+  CHECK(slowest_eviction(Place::pinned) == Approx(2 * 1024 / 1e6));
+  CHECK(slowest_eviction(Place::pageable) == Approx((1 + 3) * 2 * 1024 / 1e6));
+}
+
 TEST_CASE("updates of offloaded states run beside the next forward", "[program]") {
   // One step takes longer than its compute, but less than compute and updates in turn.
   Case plain = test::make_case(0, 1, 1, 6, {.micro_batches = 1});

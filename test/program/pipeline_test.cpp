@@ -87,7 +87,7 @@ TEST_CASE("every line of programs is sound", "[program][pipeline][property]") {
   for_each_line([&](const LineCase& c) {
     ++lines;
     const Line line = training_line(c);
-    for (const Program& program : line) test::require_operands(program, c.layout, c.cost);
+    for (const Program& program : line) test::require_operands(program, c.cost);
     const std::string training = problems(line, c);
     if (!training.empty()) FAIL(training);
     const std::string evaluation = problems(evaluation_line(c), c);

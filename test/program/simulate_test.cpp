@@ -114,6 +114,22 @@ TEST_CASE("recomputation costs a second forward of every block but the head", "[
   CHECK(play(c, round_machine()).compute_s == Approx(3 * (1 + 2 + 3) + (1 + 2)));
 }
 
+TEST_CASE("what a group takes alone is what its actions take", "[simulate]") {
+  Case c = make_case(2, 2, 2, 3, {.micro_batches = 2, .prefetch = 1});
+  const Machine machine = round_machine();
+  const auto seconds = [&] {
+    const Program program = training_program(c.layout, c.cost, c.options);
+    return group_seconds(program, c.layout, c.cost, machine).at(1);
+  };
+  // 1,792 elements: of two bytes, gathered by two ranks; of four, cut by two and summed by two.
+  const GroupSeconds own = seconds();
+  CHECK(own.gather == Approx(1792 * 2 / 2 / 1e3));
+  CHECK(own.reduce == Approx((1792 * 4 / 2 + 2 * 1792 * 4 / 2 / 2) / 1e3));
+  CHECK(own.gather_sum == 0);
+  c.layout.groups[1].matrix_flops = 7e9;  // an optimizer of whole matrices
+  CHECK(seconds().update == Approx(own.update + 7));
+}
+
 TEST_CASE("a slow reduction is exposed, a quick one hidden", "[simulate]") {
   const Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1});
   Machine machine = round_machine();

@@ -23,26 +23,6 @@ Layout layout_of(const Recipe& recipe, const ModelCost& cost, int ranks, const M
   return layout;
 }
 
-/// Parameters, gradients and states of all groups on one rank.
-Bytes resting_bytes(const Layout& layout) {
-  const StateWidths& widths = layout.widths;
-  Bytes bytes = 0;
-  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
-    const GroupLayout& group = layout.groups[to_index(g)];
-    const std::int64_t whole = layout.flat[to_index(g)].padded(), own = layout.own_elements(g);
-    const auto held = [&](Partition partition) {
-      return partition == Partition::sharded ? own : whole;
-    };
-    if (group.parameter_place == Place::device) bytes += held(group.parameters) * widths.compute;
-    if (!group.trainable) continue;
-    bytes += (group.gradients == Partition::sharded ? own : layout.whole_gradient_elements(g)) *
-             widths.gradient;
-    if (group.state_place == Place::device)
-      bytes += held(group.states) * (widths.master + widths.moments + widths.average);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine,
@@ -116,18 +96,17 @@ const BlockTable* CostTables::blocks(const PlanChoice& choice) {
 
 LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& cost) const {
   LayoutTable table{.layout = layout_of(recipe(choice), cost, ranks_, machine_)};
-  const Layout& layout = table.layout;
-  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
-    const auto seconds = [&](ActionKind kind) {
-      return group_seconds(kind, g, layout, cost, machine_);
-    };
-    const bool trains = layout.groups[to_index(g)].trainable;
-    table.gather_s.push_back(layout.gathered(g) ? seconds(ActionKind::gather) : 0);
-    table.reduce_s.push_back(layout.reduced(g) ? seconds(ActionKind::reduce) : 0);
-    table.gather_sum_s.push_back(layout.splits_sum(g) ? seconds(ActionKind::gather_sum) : 0);
-    table.update_s.push_back(trains ? seconds(ActionKind::update) : 0);
+  table.groups.resize(cost.groups.size());
+  for (int rank = 0; rank < choice.pipeline; ++rank) {
+    const Program program = training_program(table.layout, cost, {}, rank);
+    const std::vector<GroupSeconds> own = group_seconds(program, table.layout, cost, machine_);
+    for (std::size_t g = 0; g < own.size(); ++g)
+      if (table.layout.holds(rank, static_cast<int>(g))) table.groups[g] = own[g];
+    const Ledger ledger = peak_memory(program);
+    table.states +=
+        ledger.parameters + ledger.gradients + ledger.master + ledger.moments + ledger.average;
   }
-  table.states = resting_bytes(layout) / choice.pipeline;
+  table.states /= choice.pipeline;
   return table;
 }
 

@@ -25,10 +25,10 @@ struct BlockTable {
   Bytes largest_activation = 0;         ///< saved tensors of a block, by sample
 };
 
-/// What choices have in common that cut and share the states alike. Seconds by group.
+/// What choices have in common that cut and share the states alike.
 struct LayoutTable {
   Layout layout;
-  std::vector<double> gather_s = {}, reduce_s = {}, gather_sum_s = {}, update_s = {};
+  std::vector<GroupSeconds> groups = {};
   Bytes states = 0;  ///< of the average pipeline rank, at rest
 };
 

@@ -14,8 +14,9 @@
 namespace dstrain {
 namespace {
 
-double sum(const std::vector<double>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+double sum(const std::vector<GroupSeconds>& groups, double GroupSeconds::*seconds) {
+  return std::accumulate(groups.begin(), groups.end(), 0.0,
+                         [&](double all, const GroupSeconds& own) { return all + own.*seconds; });
 }
 
 /// More micro-batches than this for each pipeline rank go on as those before.
@@ -48,7 +49,7 @@ class Estimator {
  private:
   [[nodiscard]] Played play(Estimate& estimate);
   [[nodiscard]] std::vector<int> blocks_of(int rank) const;
-  [[nodiscard]] double after_visits(const std::vector<int>& blocks) const;
+  [[nodiscard]] double after_visits(int rank, const Program& program) const;
   [[nodiscard]] double gather_wait(const std::vector<int>& blocks) const;
   [[nodiscard]] double reduce_tail(const std::vector<int>& blocks, bool sums) const;
   [[nodiscard]] double work(const std::vector<int>& blocks) const;
@@ -56,7 +57,9 @@ class Estimator {
   [[nodiscard]] bool on_two_stages(int group) const {
     return layout_.groups[to_index(group)].stages.size() > 1;
   }
-  double fit_memory(int rank, const Played& played, Estimate& estimate) const;
+  [[nodiscard]] Program one_visit(int rank) const;
+  double fit_memory(int rank, const Program& program, const Played& played,
+                    Estimate& estimate) const;
 
   const PlanChoice& choice_;
   const Recipe& recipe_;
@@ -121,7 +124,7 @@ double Estimator::gather_wait(const std::vector<int>& blocks) const {
   std::set<int> seen;
   for (const int b : blocks) {
     for (const int g : cost_.blocks[to_index(b)].groups) {
-      if (seen.insert(g).second) arrived += table_.gather_s[to_index(g)];
+      if (seen.insert(g).second) arrived += table_.groups[to_index(g)].gather;
     }
     busy += costs_.blocks[to_index(b)].forward;
     end = std::max(end, arrived) + costs_.blocks[to_index(b)].forward;
@@ -137,22 +140,24 @@ double Estimator::reduce_tail(const std::vector<int>& blocks, bool sums) const {
     end += costs_.blocks[to_index(*b)].input + costs_.blocks[to_index(*b)].weight;
     for (const int g : cost_.blocks[to_index(*b)].groups) {
       if (seen.insert(g).second && !on_two_stages(g))
-        reduced = std::max(reduced, end) + table_.reduce_s[to_index(g)] +
-                  (sums ? table_.gather_sum_s[to_index(g)] : 0);
+        reduced = std::max(reduced, end) + table_.groups[to_index(g)].reduce +
+                  (sums ? table_.groups[to_index(g)].gather_sum : 0);
     }
   }
   return std::max(0.0, reduced - end);
 }
 
 /// What a rank's step takes beside its visits.
-double Estimator::after_visits(const std::vector<int>& blocks) const {
+double Estimator::after_visits(int rank, const Program& program) const {
+  const std::vector<int> blocks = blocks_of(rank);
+  const std::vector<GroupSeconds> own = group_seconds(program, layout_, cost_, machine_);
   double gathers = 0, reductions = 0, updates = 0, seconds = 0;
   for (const int g : groups_of(blocks)) {
-    gathers += table_.gather_s[to_index(g)];
-    reductions += table_.reduce_s[to_index(g)];
-    updates += table_.update_s[to_index(g)];
+    gathers += table_.groups[to_index(g)].gather;
+    reductions += table_.groups[to_index(g)].reduce;
+    updates += table_.groups[to_index(g)].update;
     // Reduced once, after all others.
-    if (on_two_stages(g)) seconds += group_seconds(ActionKind::reduce, g, layout_, cost_, machine_);
+    if (on_two_stages(g)) seconds += own[to_index(g)].reduce;
   }
   // Norm follows the reductions; updates go on beside the last gathers of sums.
   const double tail = reduce_tail(blocks, /*sums=*/false);
@@ -164,15 +169,20 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
   return seconds + (micro_batches_ - 1) * std::max(0.0, each - work(blocks));
 }
 
-/// Memory of a rank; blocks run forward again, those first that free most per second, until it
-/// fits. The seconds of that.
-double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate) const {
+/// A step of as few micro-batches as there can be.
+Program Estimator::one_visit(int rank) const {
   ProgramOptions one = {.micro_batches = choice_.concurrent,
                         .two_at_once = choice_.concurrent == 2,
                         .peer_copies = recipe_.parallel.peer_copies};
   if (choice_.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
-  const Program program = training_program(layout_, cost_, one, rank);
+  return training_program(layout_, cost_, one, rank);
+}
+
+/// Memory of a rank; blocks run forward again, those first that free most per second, until it
+/// fits. The seconds of that.
+double Estimator::fit_memory(int rank, const Program& program, const Played& played,
+                             Estimate& estimate) const {
   const MemoryLimit limit = memory_limit(recipe_, program, layout_, cost_, machine_);
   const Ledger ledger = peak_memory(program);
   const std::vector<int> blocks = blocks_of(rank);
@@ -215,8 +225,10 @@ Estimate Estimator::make() {
   Estimate estimate;
   const Played played = play(estimate);
   double beside = 0;
-  for (int r = 0; r < choice_.pipeline; ++r)
-    beside = std::max(beside, after_visits(blocks_of(r)) + fit_memory(r, played, estimate));
+  for (int r = 0; r < choice_.pipeline; ++r) {
+    const Program program = one_visit(r);
+    beside = std::max(beside, after_visits(r, program) + fit_memory(r, program, played, estimate));
+  }
   estimate.step_s = played.step_s + beside;
   return estimate;
 }
@@ -231,9 +243,11 @@ Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const Layo
   const double work =
       samples * std::max(blocks.sample_s / choice.pipeline, blocks.longest_block_s) + skew;
   const double times = choice.zero_stage >= 2 ? micro_batches : 1;
-  const double moved = (times * sum(layout.reduce_s) + sum(layout.gather_s)) / choice.pipeline;
-  const double updates = sum(layout.update_s) / choice.pipeline,
-               sums = sum(layout.gather_sum_s) / choice.pipeline;
+  const double moved = (times * sum(layout.groups, &GroupSeconds::reduce) +
+                        sum(layout.groups, &GroupSeconds::gather)) /
+                       choice.pipeline;
+  const double updates = sum(layout.groups, &GroupSeconds::update) / choice.pipeline,
+               sums = sum(layout.groups, &GroupSeconds::gather_sum) / choice.pipeline;
   return {
       .step_s = std::max(std::max(work, moved) + updates, moved + sums),
       .memory = machine.fixed_overhead + layout.states + choice.micro * blocks.largest_activation};

@@ -109,21 +109,17 @@ View Views::activation(int buffer) const {
 }
 
 void Views::run() {
-  using enum ActionKind;
   const ActionKind kind = action_.kind;
   work::Run run{.block = action_.block,
-                .pass = kind == forward          ? work::Pass::forward
-                        : kind == recompute      ? work::Pass::again
-                        : kind == backward       ? work::Pass::backward
-                        : kind == backward_input ? work::Pass::input
-                                                 : work::Pass::weight,
-                .inside = collectives_of(action_, writer_.program, layout_, writer_.cost)};
+                .pass = pass_of(kind),
+                .inside = block_collectives(kind, action_.block, writer_.program.kind, layout_,
+                                            writer_.cost)};
   std::vector<int> trained;
   for (const int g : writer_.groups_of(action_.block))
     if (layout_.groups[to_index(g)].trainable) trained.push_back(g);
   // Parameters come first, and gradients in the order of the groups.
   const std::size_t parameters =
-      kind == backward_weight ? 0 : writer_.groups_of(action_.block).size();
+      kind == ActionKind::backward_weight ? 0 : writer_.groups_of(action_.block).size();
   for (std::size_t i = 0; i < action_.reads.size(); ++i) {
     if (i < parameters) {
       const int g = writer_.groups_of(action_.block)[i];
@@ -293,7 +289,7 @@ void Views::update() {
   work::Update update{.group = group(),
                       .gradient = own_gradient(group(), part()),
                       .parameters = own_parameters(part()),
-                      .inside = collectives_of(action_, writer_.program, layout_, writer_.cost)};
+                      .inside = update_collectives(group(), layout_)};
   const int slot = find(action_.writes, state_slot);
   if (slot >= 0) {
     for (const Travelling& one : in_state_slot(slot)) {
