@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/index.h"
-#include "engine/program/buffer_check.h"
+#include "engine/program/buffer_order.h"
 #include "engine/program/coordinate_part.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/line_check.h"
@@ -16,39 +16,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// As many runs of the program as use a batch buffer twice, one after the other, as one list.
-Program unrolled(const Program& program) {
-  const std::vector<int> batches = program.buffers_of(BufferRole::batch);
-  const auto buffers = static_cast<int>(batches.size()), micro_batches = program.micro_batches;
-  const int runs = 1 + (buffers + micro_batches - 1) / micro_batches;
-  const auto count = static_cast<int>(program.actions.size());
-  Program list = program;
-  list.actions.clear();
-  list.actions.reserve(to_index(runs) * program.actions.size());
-  for (int run = 0; run < runs; ++run) {
-    const auto in_turn = [&](std::vector<int>& ids) {
-      for (int& id : ids) {
-        const auto found = std::ranges::find(batches, id);
-        if (found == batches.end()) continue;
-        const auto i = static_cast<int>(found - batches.begin());
-        id = batches[to_index((i + run * micro_batches) % buffers)];
-      }
-    };
-    for (const Action& action : program.actions) {
-      Action& copy = list.actions.emplace_back(action);
-      for (int& other : copy.after) other += run * count;
-      if (run > 0) {
-        for (const int other : copy.after_previous) copy.after.push_back(other + (run - 1) * count);
-      }
-      in_turn(copy.reads);
-      in_turn(copy.writes);
-      in_turn(copy.frees);
-    }
-  }
-  return list;
-}
-
-/// The rules about order; those about buffers are check_buffers.
+/// Fields, the state at rest, and order; what the work computes is check_meaning.
 class Checker {
  public:
   Checker(const Program& program, const Layout& layout, const ModelCost& cost)
@@ -68,21 +36,15 @@ class Checker {
   [[nodiscard]] std::string name(int i) const {
     return fmt::format("#{} {}", i, describe(actions_[to_index(i)], cost_));
   }
-  [[nodiscard]] bool before(int a, int b) const { return order_->before(a, b); }
   void must_precede(int a, int b) {
-    if (!before(a, b)) problem("{} does not wait for {}", name(b), name(a));
+    if (!order_->before(a, b)) problem("{} does not wait for {}", name(b), name(a));
   }
   [[nodiscard]] int num_blocks() const { return static_cast<int>(cost_.blocks.size()); }
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost_.groups.size()); }
   void fields(int i);
   void operands(int i);
-  void direction(int i);
   void resting_state();
   void waits(int i);
-
-  [[nodiscard]] bool training() const { return program_.kind == ProgramKind::training; }
-  void gathers();
-  void loads();
   void block_order();
   void step_end();
 
@@ -109,8 +71,6 @@ void Checker::fields(int i) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
   } else if (runs_block(a.kind) && !own_.local(a.block)) {
     problem("{}: another coordinate of the pipeline has the block", name(i));
-  } else if (transfers(a.kind)) {
-    direction(i);
   }
   if (has_group ? a.group < 0 || a.group >= num_groups() : a.group != kNone) {
     problem("{} names group {} of {}", name(i), a.group, num_groups());
@@ -137,22 +97,6 @@ void Checker::fields(int i) {
                     : a.kind == fetch_states       ? Lane::fetch
                                                    : Lane::evict;
   if (a.lane != lane) problem("{} runs on lane {}", name(i), lane_name(a.lane));
-}
-
-/// A transfer goes to or comes from the coordinate that has the other side of the boundary.
-void Checker::direction(int i) {
-  const Action& a = actions_[to_index(i)];
-  const Stages& stages = layout_.stages;
-  const bool last = a.block + 1 == num_blocks();
-  if (last || own_.local(a.block) == own_.local(a.block + 1)) {
-    problem("{}: that output stays on its rank", name(i));
-    return;
-  }
-  const int other = stages.rank_of(own_.local(a.block) ? a.block + 1 : a.block);
-  const bool to_next = a.kind == ActionKind::send_down || a.kind == ActionKind::receive_up;
-  const int ranks = stages.ranks();
-  if ((program_.coordinate + (to_next ? 1 : ranks - 1)) % ranks != other)
-    problem("{}: coordinate {} has the other side", name(i), other);
 }
 
 /// Buffers and collectives are those of the work, the workspace is that of the block or the update.
@@ -210,13 +154,6 @@ void Checker::resting_state() {
     expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
     expect(BufferRole::average, held && kind.trainable && w.average > 0, kind.states, w.average,
            Place::device);
-    const auto gathers = std::ranges::count_if(
-        actions_, [&](const Action& a) { return a.kind == ActionKind::gather && a.group == g; });
-    expect_buffer({.role = BufferRole::second_shard,
-                   .owner = g,
-                   .elements = layout_.second_elements(g),
-                   .width = w.compute},
-                  layout_.second_degree > 1 && gathers > 1, name);
   }
   for (int b = 0; b < num_blocks(); ++b) {
     const BlockCost& block = cost_.blocks[to_index(b)];
@@ -255,125 +192,46 @@ void Checker::waits(int i) {
   }
 }
 
-/// Each group whose parameters rest whole and are updated in shards is gathered once, and nothing
-/// else happens.
-void Checker::gathers() {
-  std::vector<int> times(to_index(num_groups()));
-  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const Action& a = actions_[to_index(i)];
-    if (a.kind != ActionKind::gather) {
-      problem("{} in a program that only gathers", name(i));
-      continue;
-    }
-    ++times[to_index(a.group)];
-  }
-  for (int g = 0; g < num_groups(); ++g) {
-    const int wanted = int{own_.holds(g) && layout_.gathered(g) && !layout_.gathered_into_slot(g)};
-    if (times[to_index(g)] != wanted)
-      problem("{} is gathered {} times instead of {}", cost_.groups[to_index(g)].name,
-              times[to_index(g)], wanted);
-  }
-}
-
-/// Micro-batches are loaded in order, each once.
-void Checker::loads() {
-  int next = 0;
-  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    if (actions_[to_index(i)].kind != ActionKind::load) continue;
-    if (actions_[to_index(i)].micro_batch != next++)
-      problem("{} comes twice or out of order", name(i));
-  }
-  if (next != program_.micro_batches)
-    problem("{} micro-batches of {} are loaded", next, program_.micro_batches);
-}
-
-/// Forward through the rank's blocks, backward through them in the other order, each exactly once
-/// per micro-batch, and of each block one micro-batch after the other. That neighbours of other
-/// ranks are in between follows from the buffers.
+/// A block takes one micro-batch after the other, as sums of fp32 numbers depend on their
+/// order. A recomputation before the backward of the next block would hold what it saves beside
+/// what the blocks behind it saved.
 void Checker::block_order() {
-  const auto table = [&] {
-    return std::vector(to_index(program_.micro_batches),
-                       std::vector<int>(to_index(num_blocks()), kNone));
-  };
-  auto forward = table(), recompute = table(), backward = table(), weight = table();
+  using Indices = std::vector<std::vector<int>>;  // by block, of each micro-batch
+  Indices forward(to_index(num_blocks())), backward = forward, weight = forward;
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& a = actions_[to_index(i)];
     if (!runs_block(a.kind)) continue;
-    auto& entry = (a.kind == ActionKind::forward     ? forward
-                   : a.kind == ActionKind::recompute ? recompute
-                   : a.kind == ActionKind::backward_weight
-                       ? weight
-                       : backward)[to_index(a.micro_batch)][to_index(a.block)];
-    if (entry != kNone) problem("{} comes twice", name(i));
-    entry = i;
-  }
-  const int first_trained = training() ? own_.first_trained() : num_blocks();
-  for (int m = 0; m < program_.micro_batches; ++m) {
-    const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)],
-               &w = weight[to_index(m)];
-    for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
-      if (!own_.local(static_cast<int>(k))) continue;
-      const std::string& block = cost_.blocks[k].name;
-      if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
-      if (static_cast<int>(k) >= first_trained && b[k] == kNone)
-        problem("backward({}), micro-batch {} is missing", block, m);
-      if (k > 0 && f[k] != kNone && f[k - 1] != kNone) must_precede(f[k - 1], f[k]);
-      if (b[k] != kNone && f[k] != kNone) must_precede(f[k], b[k]);
-      if (k > 0 && b[k] != kNone && b[k - 1] != kNone) must_precede(b[k], b[k - 1]);
-      const bool splits =
-          b[k] != kNone && actions_[to_index(b[k])].kind == ActionKind::backward_input;
-      if (splits != (w[k] != kNone))
-        problem("backward_weight({}), micro-batch {} {}", block, m,
-                splits ? "is missing" : "follows no backward_input");
-      if (splits && w[k] != kNone) must_precede(b[k], w[k]);
-      // A sum of fp32 numbers depends on their order.
-      for (const auto* passes : {&forward, &backward, &weight}) {
-        if (m == 0 || (*passes)[to_index(m)][k] == kNone) continue;
-        if (const int before = (*passes)[to_index(m) - 1][k]; before != kNone)
-          must_precede(before, (*passes)[to_index(m)][k]);
-      }
-      if (r[k] == kNone) continue;
-      if (f[k] != kNone) must_precede(f[k], r[k]);
-      if (b[k] != kNone) must_precede(r[k], b[k]);
-      // Earlier it would hold what it saves beside what the blocks after it saved.
-      if (k + 1 < b.size() && b[k + 1] != kNone) must_precede(b[k + 1], r[k]);
+    if (a.kind == ActionKind::recompute) {
+      if (a.block + 1 == num_blocks() || !own_.local(a.block + 1)) continue;
+      const std::vector<int>& next = backward[to_index(a.block) + 1];
+      if (next.size() <= to_index(a.micro_batch))
+        problem("{} comes before the backward of the next block", name(i));
+      else
+        must_precede(next[to_index(a.micro_batch)], i);
+      continue;
     }
+    std::vector<int>& same =
+        (a.kind == ActionKind::forward           ? forward
+         : a.kind == ActionKind::backward_weight ? weight
+                                                 : backward)[to_index(a.block)];
+    if (!same.empty()) {
+      if (actions_[to_index(same.back())].micro_batch >= a.micro_batch)
+        problem("{} comes after {}", name(i), name(same.back()));
+      must_precede(same.back(), i);
+    }
+    same.push_back(i);
   }
 }
 
+/// Norm sums what blocks add up, and decides what updates do.
 void Checker::step_end() {
-  int norm = kNone;
-  std::vector<std::vector<int>> updates(to_index(num_groups()));  // by part
-  for (int g = 0; g < num_groups(); ++g) updates[to_index(g)].resize(to_index(layout_.parts(g)));
-  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const Action& a = actions_[to_index(i)];
-    if (a.kind == ActionKind::norm) {
-      if (norm != kNone) problem("{} comes twice", name(i));
-      norm = i;
-    }
-    if (a.kind == ActionKind::update) ++updates[to_index(a.group)][to_index(std::max(a.part, 0))];
-  }
-  for (std::size_t g = 0; g < updates.size(); ++g) {
-    const int wanted = layout_.groups[g].trainable && own_.holds(static_cast<int>(g)) ? 1 : 0;
-    for (std::size_t part = 0; part < updates[g].size(); ++part) {
-      if (updates[g][part] == wanted) continue;
-      problem("{}{} is updated {} times instead of {}", cost_.groups[g].name,
-              updates[g].size() > 1 ? fmt::format(", part {},", part) : "", updates[g][part],
-              wanted == 1 ? "once" : "never");
-    }
-  }
-  if (norm == kNone) {
-    problem("norm is missing");
-    return;
-  }
-  // Updates write what gathers and blocks read, and may begin when norm has ended.
+  const auto norm = std::ranges::find(actions_, ActionKind::norm, &Action::kind);
+  if (norm == actions_.end()) return;
+  const auto index = static_cast<int>(norm - actions_.begin());
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const ActionKind kind = actions_[to_index(i)].kind;
-    if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::fetch_parameters ||
-        kind == ActionKind::clear || kind == ActionKind::reduce) {
-      must_precede(i, norm);
-    }
-    if (kind == ActionKind::update) must_precede(norm, i);
+    if (runs_block(kind)) must_precede(i, index);
+    if (kind == ActionKind::update) must_precede(index, i);
   }
 }
 
@@ -391,17 +249,11 @@ std::vector<std::string> Checker::run() {
   for (int i = 0; i < count; ++i) operands(i);
   resting_state();
 
-  const Program runs = unrolled(program_);
-  const LaneOrder order(runs.actions);
+  const LaneOrder order(actions_, buffer_runs(program_));
   order_ = &order;
-  if (program_.kind == ProgramKind::gathering) {
-    gathers();
-  } else {
-    loads();
-    block_order();
-  }
-  check_buffers(runs, count, layout_, cost_, order, problems_);
-  if (training()) step_end();
+  block_order();
+  check_buffer_order(program_, layout_, cost_, order, problems_);
+  step_end();
   // It relies on what stands above: that list order is an order of execution.
   if (problems_.empty()) check_meaning(program_, layout_, cost_, problems_);
   return problems_;

@@ -139,6 +139,20 @@ std::optional<std::vector<Part>> Content::read(const View& view, int ranks) cons
   return parts;
 }
 
+std::vector<Value> Content::touching(const View& view, int ranks) const {
+  std::vector<Value> values;
+  const std::int64_t own_end = view.begin + view.elements,
+                     end = own_end + (view.share ? (ranks - 1) * view.share->stride : 0);
+  for (const Piece& piece : plain_)
+    if (piece.begin < end && piece.end > view.begin) values.push_back(piece.value);
+  const bool alike = view.share && view.share == share_;
+  for (const Piece& piece : shared_) {
+    const std::int64_t last = alike ? piece.end : piece.end + (ranks_ - 1) * share_->stride;
+    if (piece.begin < (alike ? own_end : end) && last > view.begin) values.push_back(piece.value);
+  }
+  return values;
+}
+
 bool Content::write(const View& view, const Value& value, int ranks) {
   const std::int64_t end = view.begin + view.elements;
   if (view.share) {

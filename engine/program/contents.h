@@ -58,9 +58,15 @@ struct Part {
 class Content {
  public:
   [[nodiscard]] bool empty() const { return plain_.empty() && shared_.empty(); }
+  /// Where it is not empty.
+  [[nodiscard]] const Value& first() const {
+    return (plain_.empty() ? shared_ : plain_).front().value;
+  }
   /// What the view covers, in order; shares in a view of all come last. None where some of it holds
   /// nothing, or its shares lie otherwise.
   [[nodiscard]] std::optional<std::vector<Part>> read(const View& view, int ranks) const;
+  /// The values of which some elements lie in the view.
+  [[nodiscard]] std::vector<Value> touching(const View& view, int ranks) const;
   /// False: a part of shares would be covered that lie otherwise.
   [[nodiscard]] bool write(const View& view, const Value& value, int ranks);
   void clear() { *this = {}; }

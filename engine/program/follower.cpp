@@ -56,6 +56,13 @@ bool fits(const Buffer& buffer, const Value& value) {
   return false;
 }
 
+/// Holds what a program carries from step to step; a gradient and the untrained state of a block
+/// are whatever they are.
+bool carried(const Buffer& buffer) {
+  return at_rest(buffer.role) && buffer.role != BufferRole::gradient &&
+         buffer.role != BufferRole::block_state && buffer.owner >= 0 && buffer.width > 0;
+}
+
 }  // namespace
 
 CommAxis Follower::plain(CommAxis axis) const {
@@ -65,95 +72,77 @@ CommAxis Follower::plain(CommAxis axis) const {
   return all ? CommAxis::shard : axis;
 }
 
-void Follower::rest(int id, Kind kind, Partition partition, bool behind) {
+Content Follower::resting(int id, int updates, bool behind) const {
   const Buffer& own = buffer(id);
-  const CommAxis cut = layout_.groups[to_index(own.owner)].cut;
-  const std::int64_t stride = padded(own.owner) / layout_.shards(own.owner);
-  Value value{.kind = kind, .owner = own.owner};
-  if (own.role == BufferRole::moments && layout_.groups[to_index(own.owner)].matrix_elements > 0)
-    value.unit = 0;
-  Content& content = contents_[to_index(id)];
+  const GroupLayout& kind = layout_.groups[to_index(own.owner)];
+  const bool parameters = own.role == BufferRole::parameters;
+  Value value{
+      .kind = parameters ? Kind::parameters : Kind::state, .owner = own.owner, .version = updates};
+  if (own.role == BufferRole::moments && kind.matrix_elements > 0) value.unit = 0;
   const View whole = {.buffer = id, .elements = own.elements};
-  if (partition == Partition::sharded) {
-    value.share = Share{cut, stride};
+  const Share share{kind.cut, padded(own.owner) / layout_.shards(own.owner)};
+  Content content;
+  if ((parameters ? kind.parameters : kind.states) == Partition::sharded) {
+    value.share = share;
     (void)content.write(whole, value, 1);
-  } else if (behind) {
+  } else if (behind && parameters && kind.trainable && layout_.gathered(own.owner)) {
     Value old = value;
-    old.version = kBehind;
+    --old.version;
     (void)content.write(whole, old, 1);
-    value.share = Share{cut, stride};
-    const View part = {.buffer = id, .elements = stride, .share = value.share};
+    value.share = share;
+    const View part = {.buffer = id, .elements = share.stride, .share = share};
     (void)content.write(part, value, ranks(part));
   } else {
     (void)content.write(whole, value, 1);
   }
+  return content;
 }
 
 void Follower::begin() {
   handed_.fill({kNone, kNone});
-  for (int b = 0; b < static_cast<int>(cost_.blocks.size()); ++b) {
+  for (int b = 0; b < num_blocks(); ++b) {
     if (!own_.local(b)) continue;
     for (const int g : cost_.blocks[to_index(b)].groups) readers_[to_index(g)].push_back(b);
   }
-  for (int id = 0; id < static_cast<int>(program_.buffers.size()); ++id) {
-    const Buffer& own = buffer(id);
-    if (!at_rest(own.role) || own.role == BufferRole::gradient ||
-        own.role == BufferRole::block_state || own.owner < 0)
-      continue;
-    const GroupLayout& kind = layout_.groups[to_index(own.owner)];
-    if (own.role == BufferRole::parameters) {
-      // What a rank does not update is as before the last update, until it is gathered.
-      const bool behind =
-          program_.kind != ProgramKind::evaluation && kind.trainable && layout_.gathered(own.owner);
-      rest(id, Kind::parameters, kind.parameters, behind);
-    } else {
-      rest(id, Kind::state, kind.states, false);
-    }
-  }
+  // What a rank does not update is as before the last update, until it is gathered.
+  const bool behind = program_.kind != ProgramKind::evaluation;
+  for (int id = 0; id < static_cast<int>(program_.buffers.size()); ++id)
+    if (carried(buffer(id))) contents_[to_index(id)] = resting(id, 0, behind);
 }
 
 /// Each state is one update further, and what is not at rest is free.
 void Follower::end() {
+  all_run();
   all_sent();
-  const auto wrong = [&](int id, const char* what) {
-    const int owner = buffer(id).owner;
-    problems_.push_back(fmt::format("the {} of {} {}", role_name(buffer(id).role),
-                                    cost_.groups[to_index(owner)].name, what));
-  };
   for (int id = 0; id < static_cast<int>(program_.buffers.size()); ++id) {
     const Buffer& own = buffer(id);
-    Content& content = contents_[to_index(id)];
-    if (!at_rest(own.role)) {
-      if (!content.empty()) problems_.push_back(fmt::format("{} is not freed", name(id)));
-      continue;
-    }
-    if (own.role == BufferRole::gradient || own.role == BufferRole::block_state || own.owner < 0)
-      continue;
-    if (own.width == 0) continue;
-    const GroupLayout& kind = layout_.groups[to_index(own.owner)];
-    const bool updated = training() && kind.trainable;
-    View view = {.buffer = id, .elements = own.elements};
-    const bool parameters = own.role == BufferRole::parameters;
-    const bool apart = updated && parameters && layout_.gathered(own.owner) &&
-                       kind.parameters == Partition::replicated;
-    if (apart) {
-      view.elements = padded(own.owner) / layout_.shards(own.owner);
-      view.share = Share{kind.cut, view.elements};
-    }
-    const auto parts = content.read(view, ranks(view));
-    if (!parts || parts->size() != 1) {
-      wrong(id, parts ? "is not updated alike in all its parts" : "is not there at the end");
-      continue;
-    }
-    const Value& value = parts->front().value;
-    const bool whole = program_.kind == ProgramKind::gathering;
-    const int wanted = updated ? 1 : 0;
-    if (whole && value.version == kBehind) {
-      wrong(id, "is not whole at the end");
-    } else if (value.version != wanted) {
-      wrong(id, updated ? "is not updated" : "is updated");
-    }
+    const Content& content = contents_[to_index(id)];
+    if (!at_rest(own.role) && !content.empty())
+      problems_.push_back(fmt::format("{} is not freed", name(id)));
+    // Emptied when the next step adds to it.
+    if (own.role == BufferRole::gradient && !content.empty() && content.first().added.empty())
+      problems_.push_back(fmt::format("{} is emptied for nothing", name(id)));
+    if (!carried(own)) continue;
+    const bool updated = training() && layout_.groups[to_index(own.owner)].trainable;
+    if (content == resting(id, int{updated}, training())) continue;
+    const bool gathering = program_.kind == ProgramKind::gathering;
+    problems_.push_back(fmt::format("the {} of {} {}", role_name(own.role),
+                                    cost_.groups[to_index(own.owner)].name,
+                                    updated     ? "is not updated once in all its parts"
+                                    : gathering ? "is not whole at the end"
+                                                : "is changed"));
   }
+}
+
+void Follower::all_run() {
+  if (program_.kind == ProgramKind::gathering) return;
+  for (int b = 0; b < num_blocks(); ++b) {
+    for (int m = 0; own_.local(b) && m < program_.micro_batches; ++m)
+      if (!forwards_.contains({b, m}))
+        problems_.push_back(
+            fmt::format("{} does not run on micro-batch {}", cost_.blocks[to_index(b)].name, m));
+  }
+  if (training() && !decided_) problems_.push_back("norm is missing");
 }
 
 void Follower::all_sent() {
@@ -179,6 +168,32 @@ bool Follower::inside(const View& view) {
   problem("a view of {} elements from {} on does not lie in {}", view.elements, view.begin,
           name(view.buffer));
   return false;
+}
+
+void Follower::belongs(const Value& value) {
+  const Action& own = action();
+  const bool of_group =
+      value.kind == Kind::parameters || value.kind == Kind::state || value.kind == Kind::gradient;
+  if (value.owner != (of_group ? own.group : own.block)) {
+    problem("is not about {}", text(value));
+  } else if (value.micro_batch >= 0 && own.micro_batch >= 0 &&
+             value.micro_batch != own.micro_batch) {
+    problem("is of another micro-batch than {}", text(value));
+  } else if (own.part >= 0 && value.begin != layout_.part(own.group, own.part).begin) {
+    problem("is not about {} from element {} on", text(value), value.begin);
+  }
+}
+
+void Follower::on_device(const Work& work) {
+  // The places say how these are done.
+  if (std::holds_alternative<work::Move>(work) || std::holds_alternative<work::Update>(work))
+    return;
+  for (const auto& views : {views_read(work), views_written(work)}) {
+    for (const View& view : views) {
+      if (buffer(view.buffer).place != Place::device)
+        problem("uses {} in place", name(view.buffer));
+    }
+  }
 }
 
 std::vector<Part> Follower::read(const View& view) {
@@ -233,12 +248,15 @@ void Follower::write(const View& to, Value value, bool in_place) {
     return;
   }
   if (!in_place && !at_rest(own.role) && !inside_one_action(own.role)) {
-    // Around the own part, and beside what a slot has of the same group.
-    const bool same = !before || std::ranges::all_of(*before, [&](const Part& part) {
-      return part.value.kind == value.kind && part.value.owner == value.owner &&
-             part.value.version == value.version && part.value.share && !value.share;
+    // The own part of what is gathered is there, and a slot holds several kinds of one part.
+    const std::vector<Value> covered = content.touching(view, ranks(view));
+    const bool own_parts = std::ranges::all_of(covered, [&](const Value& there) {
+      return there.kind == value.kind && there.owner == value.owner &&
+             there.version == value.version && there.share && !value.share;
     });
-    if (!same) {
+    const bool same = content.empty() || (content.first().owner == value.owner &&
+                                          content.first().begin == value.begin);
+    if (!own_parts || !same) {
       problem("writes over {}, which is not freed", name(view.buffer));
       return;
     }
@@ -249,10 +267,19 @@ void Follower::write(const View& to, Value value, bool in_place) {
 }
 
 void Follower::free(int id) {
+  const Action& own = action();
+  const Content& content = contents_[to_index(id)];
+  const auto names = [&](const std::vector<int>& ids) {
+    return std::ranges::find(ids, id) != ids.end();
+  };
   if (at_rest(buffer(id).role)) {
     problem("frees {}", name(id));
-  } else if (contents_[to_index(id)].empty()) {
+  } else if (content.empty()) {
     problem("frees {}, which holds nothing", name(id));
+  } else if (own.work.empty()) {
+    belongs(content.first());
+  } else if (!names(own.reads) && !names(own.writes)) {
+    problem("frees {}, which it does not use", name(id));
   }
   contents_[to_index(id)].clear();
 }
@@ -261,6 +288,7 @@ void Follower::run() {
   begin();
   for (now_ = 0; now_ < static_cast<int>(program_.actions.size()); ++now_) {
     for (const Work& work : action().work) {
+      on_device(work);
       std::visit([this](const auto& w) { follow(w); }, work);
       // What follows would say the same in other words.
       if (!problems_.empty()) return;

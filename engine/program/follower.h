@@ -69,10 +69,16 @@ class Follower {
   void end();
   /// What the next block or the one before reads on another rank has been sent.
   void all_sent();
-  void rest_group(int group);
-  /// What a state of the group that rests so is at the beginning.
-  void rest(int id, Kind kind, Partition partition, bool behind);
+  /// Every block ran on every micro-batch, and norm in a step.
+  void all_run();
+  /// What a state at rest holds after so many updates of this step; `behind`: where a rank does not
+  /// update it, it is one older.
+  [[nodiscard]] Content resting(int id, int updates, bool behind) const;
 
+  /// The value is of the action's group or block, and of its micro-batch and part.
+  void belongs(const Value& value);
+  /// The work runs on a device, and so are its views.
+  void on_device(const Work& work);
   /// What a view holds; empty after a problem.
   std::vector<Part> read(const View& view);
   /// The same of one value.
@@ -142,6 +148,7 @@ class Follower {
   std::set<int> normed_;            ///< groups
   // Block and micro-batch.
   std::set<std::pair<int, int>> forwards_, sent_outputs_, sent_gradients_;
+  int loaded_ = 0;        ///< micro-batches
   bool decided_ = false;  ///< norm has run
 };
 

@@ -67,7 +67,7 @@ std::vector<Follower::Named> Follower::read_by(const work::Run& run) const {
   return list;
 }
 
-/// But for gradients of parameters.
+/// But for gradients of.parameters.
 std::vector<Follower::Named> Follower::written_by(const work::Run& run) const {
   using work::Pass;
   const int block = run.block;
@@ -117,10 +117,12 @@ void Follower::add_gradient(const work::Run& run, const View& view, int group) {
   Value value = parts.front().value;
   const std::vector<int>& readers = readers_[to_index(group)];
   const std::size_t size = 2 * readers.size() * to_index(program_.micro_batches);
-  if (value.owner < 0) {
-    value.owner = group;
+  const int of = value.micro_batch;
+  if (value.added.empty()) {
     value.added.assign(size, 0);
+    if (of != action().micro_batch) problem("adds to a gradient of micro-batch {}", of);
   }
+  value.micro_batch = action().micro_batch;  // the last one in it
   // What was summed over ranks takes no more.
   if (value.owner != group || value.added.size() != size || value.summed != 0 || value.share ||
       value.kind != Kind::gradient || parts.front().elements < padded(group))
@@ -146,8 +148,8 @@ void Follower::hand_on(const work::Run& run) {
 
 void Follower::follow(const work::Run& run) {
   using work::Pass;
-  if (run.block != action().block || !own_.local(run.block))
-    return problem("runs block {}", run.block);
+  if (run.block != action().block || !own_.local(run.block) || run.pass != pass_of(action().kind))
+    return problem("runs block {} otherwise", run.block);
   if (run.inside != block_collectives(action().kind, run.block, program_.kind, layout_, cost_))
     problem("performs other collectives than the block states");
   const std::pair own = {run.block, action().micro_batch};
@@ -218,10 +220,6 @@ void Follower::follow(const work::Norm& norm) {
     const auto value = read_one(square.gradient);
     if (!value) continue;
     const int group = value->owner;
-    if (group < 0) {
-      problem("reads a gradient to which nothing was added");
-      continue;
-    }
     if (!normed_.insert(group).second) problem("reads a group twice");
     if (!complete(*value, group)) continue;
     // Each element counts once over all ranks.
@@ -242,13 +240,23 @@ void Follower::follow(const work::Norm& norm) {
 
 void Follower::follow(const work::Update& update) {
   if (!decided_) problem("comes before norm");
+  if (update.group != action().group) return problem("changes another group");
   const auto gradient = read_one(update.gradient);
   if (!gradient || !complete(*gradient, update.group)) return;
   if (!normed_.contains(update.group)) problem("changes what norm has not read");
+  belongs(*gradient);
   if (update.inside != update_collectives(update.group, layout_))
     problem("performs other collectives than its matrices ask for");
   const std::int64_t values = values_of(update.gradient, program_.buffers);
+  // By the device or by the CPU, which has all of it.
+  const bool by_device = buffer(update.gradient.buffer).place == Place::device;
+  const auto at_hand = [&](const View& view) {
+    if ((buffer(view.buffer).place == Place::device) != by_device)
+      problem("uses {} in place", name(view.buffer));
+  };
+  at_hand(update.parameters);
   const auto change = [&](const View& view, Value value) {
+    at_hand(view);
     if (value.unit != 0 && (value.begin != gradient->begin || value.share != gradient->share ||
                             values_of(view, program_.buffers) != values))
       return problem("changes other elements of {} than its gradient is of", name(view.buffer));

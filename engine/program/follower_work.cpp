@@ -4,17 +4,18 @@
 namespace dstrain::meaning {
 
 void Follower::follow(const work::Load& load) {
+  if (action().micro_batch != loaded_++) problem("comes twice or out of order");
   if (load.to.elements != cost_.batch_bytes)
     problem("loads {} bytes instead of {}", load.to.elements, cost_.batch_bytes);
   write(load.to, {.kind = Kind::batch, .micro_batch = action().micro_batch});
 }
 
 void Follower::follow(const work::Zero& zero) {
-  const Buffer& own = buffer(zero.to.buffer);
-  if (zero.to.begin != 0 || zero.to.share) problem("begins inside {}", name(zero.to.buffer));
-  if (own.role == BufferRole::gradient && zero.to.elements != own.elements)
-    problem("leaves a part of {}", name(zero.to.buffer));
-  write(zero.to, {.kind = Kind::gradient});
+  const int group = action().group;
+  if (group < 0 || zero.to.elements != layout_.whole_gradient_elements(group) ||
+      zero.to.begin != 0 || zero.to.share)
+    return problem("empties a part of {}, or more", name(zero.to.buffer));
+  write(zero.to, {.kind = Kind::gradient, .owner = group, .micro_batch = action().micro_batch});
 }
 
 void Follower::follow(const work::Move& move) {
@@ -24,6 +25,7 @@ void Follower::follow(const work::Move& move) {
     return;
   const std::vector<Part> parts = read(move.from);
   if (parts.empty()) return;
+  belongs(parts.front().value);
   const std::int64_t values = values_of(move.from, program_.buffers);
   if (values != values_of(move.to, program_.buffers)) {
     problem("moves {} values to {}", values, values_of(move.to, program_.buffers));
@@ -52,6 +54,7 @@ void Follower::follow(const work::Move& move) {
       if (!alike) return problem("adds to another sum in {}", name(move.to.buffer));
       for (std::size_t k = 0; k < sum.added.size(); ++k)
         sum.added[k] = static_cast<std::uint8_t>(sum.added[k] + value.added[k]);
+      sum.micro_batch = value.micro_batch;
       write(target, std::move(sum), /*in_place=*/true);
     } else {
       write(target, std::move(value));
@@ -81,6 +84,7 @@ void Follower::follow(const work::Exchange& exchange) {
 /// Shares along the axis become the whole.
 void Follower::gather(const work::Exchange& exchange, Value value) {
   const int ranks = layout_.extent(exchange.axis).ranks;
+  belongs(value);
   if (exchange.to.elements != exchange.from.elements * ranks) {
     problem("gathers {} elements of {} ranks into {}", exchange.from.elements, ranks,
             exchange.to.elements);
@@ -112,10 +116,11 @@ void Follower::reduce(const work::Exchange& exchange) {
   auto value = read_one(exchange.from);
   if (!value) return;
   const int ranks = layout_.extent(exchange.axis).ranks;
-  if (value->kind != Kind::gradient || value->coded || value->owner < 0) {
+  if (value->kind != Kind::gradient || value->coded) {
     problem("sums {}", kind_name(value->kind));
     return;
   }
+  belongs(*value);
   sum_into(*value, exchange.axis, exchange.scale);
   if (exchange.op == CommOp::all_reduce) {
     if (exchange.from != exchange.to) problem("sums into another view than its own");
@@ -139,6 +144,7 @@ void Follower::all_to_all(const work::Exchange& exchange) {
     return problem("exchanges {} messages with {} ranks", parts.size(), ranks);
   Value value = parts.front().value;
   const int group = value.owner;
+  belongs(value);
   if (group < 0 || value.kind != Kind::gradient || !value.coded)
     return problem("exchanges {}", kind_name(value.kind));
   const std::int64_t shard = padded(group) / layout_.shards(group);
@@ -173,6 +179,11 @@ void Follower::transfer(const work::Exchange& exchange) {
   const int other = layout_.stages.rank_of(sends == gradient ? block : block + 1);
   if (exchange.axis != CommAxis::pipeline || exchange.peer != other)
     problem("transfers to or from coordinate {} instead of {}", exchange.peer, other);
+  const Lane lane = action().lane;
+  const int degree = layout_.pipeline_degree(),
+            step = lane == Lane::send_down || lane == Lane::receive_up ? 1 : degree - 1;
+  if ((program_.coordinate + step) % degree != other)
+    problem("goes the other way than its lane, {}", lane_name(lane));
   if (exchange.width != layout_.widths.compute || exchange.scale != 1 ||
       view.elements != boundary(block))
     problem("transfers another size");
@@ -193,6 +204,7 @@ void Follower::follow(const work::Code& code) {
       (value.kind != Kind::gradient && value.kind != Kind::parameters) ||
       value.coded != code.decode)
     return problem("codes {} values", parts.size());
+  belongs(value);
   const auto& format = value.kind == Kind::gradient ? layout_.reduce_format : layout_.gather_format;
   if (!format || code.group != layout_.coded(group, *format))
     return problem("codes a group in another way than the layout's");

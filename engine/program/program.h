@@ -292,17 +292,14 @@ struct ChannelGroup {
                                                        const Layout& layout, const Mesh& mesh,
                                                        int rank);
 
-/// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: block
-/// order and pairing of forward and backward; every action reads, writes and frees exactly the
-/// buffers that its kind needs, of the right size; a buffer is read only while it holds that
-/// content, filled only when it holds none, freed by its last reader, and holds nothing at the end
-/// unless it rests; conflicting uses are ordered across lanes; buffers and collectives are those of
-/// the work, and the work computes a step (meaning.h); every group's gradient of every micro-batch
-/// is reduced exactly once and before norm; what ranks sum in parts is gathered once; every group
-/// is updated exactly once, after norm; no action waits for a later one, so that there is no cycle
-/// and list order is an order of execution; every part of offloaded states is updated once. Order
-/// is what lanes, `after` and `after_previous` guarantee, transitively, over as many runs as use a
-/// batch buffer twice.
+/// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: fields
+/// and lanes are those of the kind; buffers and collectives are those of the work, and the state at
+/// rest is the layout's; no action waits for a later one, so that there is no cycle and list order
+/// is an order of execution; uses of the same elements wait for each other where one changes them;
+/// of each block one micro-batch comes after the other; norm comes after all blocks and before all
+/// updates. Then that the work computes a step, in buffers that hold what is read and nothing that
+/// is written over (meaning.h). Order is what lanes, `after` and `after_previous` guarantee,
+/// transitively, over as many runs as use a batch buffer twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

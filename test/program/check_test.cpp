@@ -327,16 +327,11 @@ TEST_CASE("sums of gradients that ranks have in parts are gathered once, before 
     return problems(reordered_step(c, mutate), c);
   };
   CHECK(problems(without(program, gather), c) ==
-        "the sum of the gradient of block2 is gathered 0 times instead of once");
+        "#23 update(block2): reads parts of several kinds or ages in buffer 9 (gradient)");
   CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(gather)].after.clear(); }) ==
         "#16 gather_sum(block2) does not wait for #15 reduce(block2), micro-batch 1");
   CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(norm)].after.clear(); }) ==
-        "#23 norm does not wait for #21 reduce(block0), micro-batch 1\n"
-        "#23 norm does not wait for #18 reduce(block1), micro-batch 1\n"
-        "#23 norm does not wait for #15 reduce(block2), micro-batch 1\n"  // what it reads, and
-        "#23 norm does not wait for #15 reduce(block2), micro-batch 1\n"  // what comes before it
-        "#23 norm does not wait for #18 reduce(block1), micro-batch 1\n"
-        "#23 norm does not wait for #21 reduce(block0), micro-batch 1");
+        "#23 norm does not wait for #21 reduce(block0), micro-batch 1");  // nor for those before
   // A gather before the sum, with all waits.
   CHECK(changed([&](Program& p) {
           Action& reduce = p.actions[static_cast<std::size_t>(gather - 1)];
@@ -344,12 +339,11 @@ TEST_CASE("sums of gradients that ranks have in parts are gathered once, before 
           std::swap(reduce, gathered);
           reduce.after = gathered.after;
           gathered.after = {gather - 1};
-          p.actions[static_cast<std::size_t>(norm)].after = {gather};
-        }).find("comes before the ranks have summed their parts") != std::string::npos);
+        }) == "#15 gather_sum(block2): writes buffer 9 (gradient) as it is");
+  // To the layout it is one more way to the same sums.
   Case whole = c;
   whole.layout.peer_ranks = 1;
-  CHECK(problems(program, whole).find("gather_sum(block2): the rank has the whole sum") !=
-        std::string::npos);
+  CHECK(problems(program, whole) == "");
 }
 
 TEST_CASE("problems are sentences that name the actions", "[program]") {
@@ -361,11 +355,9 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
     return problems(copy, c);
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
-  CHECK(
-      problems(without(program, reduce), c) ==
-      "#12 clear(block0), micro-batch 0 overwrites buffer 14 (whole gradient), which is filled by "
-      "#8 backward(block2), micro-batch 0 and not freed\n"
-      "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
+  CHECK(problems(without(program, reduce), c) ==
+        "#12 clear(block0), micro-batch 0: writes over buffer 14 (whole gradient), which is not "
+        "freed");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
         "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");
   const int forward = test::indices(program, ActionKind::forward).at(0);

@@ -221,31 +221,23 @@ void Parameters::close(const std::vector<int>& committed) {
 
 void remove_implied_waits(Program& program) {
   const auto count = static_cast<int>(program.actions.size());
-  std::vector<Action> runs = program.actions;
-  runs.insert(runs.end(), program.actions.begin(), program.actions.end());
-  std::vector<int> lane_before(runs.size(), -1);
-  std::array<int, kNumLanes> last;
+  const LaneOrder order(program.actions, /*runs=*/2);
+  std::array<int, kNumLanes> last;  // on each lane, of the run before first
   last.fill(-1);
-  for (int i = 0; i < 2 * count; ++i) {
-    Action& action = runs[to_index(i)];
-    if (i >= count) {
-      for (int& other : action.after) other += count;
-      for (const int other : action.after_previous) action.after.push_back(other);
-    }
-    int& before = last[static_cast<std::size_t>(action.lane)];
-    lane_before[to_index(i)] = before;
-    before = i;
-  }
-  const LaneOrder order(runs);
+  for (int i = 0; i < count; ++i)
+    last[static_cast<std::size_t>(program.actions[to_index(i)].lane)] = i;
   for (int i = 0; i < count; ++i) {
     Action& action = program.actions[to_index(i)];
-    const std::vector<int>& waits = runs[to_index(i + count)].after;
+    std::vector<int> waits;
+    for (const int other : action.after) waits.push_back(count + other);
+    waits.insert(waits.end(), action.after_previous.begin(), action.after_previous.end());
+    const int lane_before = std::exchange(last[static_cast<std::size_t>(action.lane)], count + i);
     std::vector<bool> implied(waits.size());
     for (std::size_t w = 0; w < waits.size(); ++w) {
       const auto follows = [&](int other) {
         return other >= 0 && (other == waits[w] || order.before(waits[w], other));
       };
-      implied[w] = follows(lane_before[to_index(i + count)]);
+      implied[w] = follows(lane_before);
       for (std::size_t k = 0; k < waits.size(); ++k) {
         if (k == w || (waits[k] == waits[w] && k > w)) continue;
         implied[w] = implied[w] || follows(waits[k]);
