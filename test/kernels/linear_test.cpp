@@ -270,8 +270,8 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
     CAPTURE(i);
     REQUIRE(one[i].defined() == parts[i].defined());
     if (!one[i].defined()) continue;
-    // A GPU's looser bound leaves codes as they are, but for gradients too small for e5m2.
-    if (fp8 && device.is_cuda()) {
+    // A looser bound leaves codes as they are, but for gradients too small for e5m2.
+    if (fp8) {
       REQUIRE(test::relative_error(one[i], parts[i]) < 1e-5);
     } else {
       REQUIRE(one[i].equal(parts[i]));
