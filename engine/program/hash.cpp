@@ -1,146 +1,153 @@
-#include <algorithm>
-#include <array>
-#include <bit>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
 
 #include "engine/program/program.h"
 
+/// The hash of a program is that of a text that says all of it and of its layout.
 namespace dstrain {
 namespace {
 
-/// FNV-1a over 64-bit words with a final mix of each, so that neighbouring values differ in all
-/// bits.
+/// FNV-1a with a final mix of each byte, so that neighbouring texts differ in all bits.
 class Hash {
  public:
-  void add(std::int64_t value) {
-    state_ = (state_ ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
-    state_ ^= state_ >> 29;
+  void add(std::string_view text) {
+    for (const char c : text) {
+      state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+      state_ ^= state_ >> 29;
+    }
   }
-  void add(double value) { add(std::bit_cast<std::int64_t>(value)); }
   [[nodiscard]] std::uint64_t value() const { return state_; }
 
  private:
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
 
-/// Programs without other axes have hashed these under their places here.
-constexpr std::array kNumbered = {CommAxis::shard,       CommAxis::data,     CommAxis::batch,
-                                  CommAxis::tensor,      CommAxis::sequence, CommAxis::expert,
-                                  CommAxis::pipeline,    CommAxis::world,    CommAxis::shard_inner,
-                                  CommAxis::shard_outer, CommAxis::ends};
-
-std::int64_t code_of(CommAxis axis) {
-  const auto found = std::ranges::find(kNumbered, axis);
-  if (found != kNumbered.end()) return found - kNumbered.begin();
-  return static_cast<std::int64_t>(kNumbered.size()) + axis.axes().bits();
+std::string text_of(const std::optional<Share>& share) {
+  return share ? fmt::format("+{}*{}", comm_axis_name(share->axis), share->stride) : "";
 }
 
-void add(Hash& hash, const Layout& layout) {
-  hash.add(std::int64_t{layout.shard_degree});
-  hash.add(std::int64_t{layout.replica_degree});
-  if (const int inner = layout.expert_degree * layout.sequence_degree * layout.tensor_degree;
-      inner > 1) {
-    for (const int degree : {layout.expert_degree, layout.sequence_degree, layout.tensor_degree})
-      hash.add(std::int64_t{degree});
-  }
-  if (layout.stages != Stages{}) {
-    for (const auto* list : {&layout.stages.first_block, &layout.stages.rank}) {
-      hash.add(static_cast<std::int64_t>(list->size()));
-      for (const int entry : *list) hash.add(std::int64_t{entry});
-    }
-  }
+std::string text_of(const View& view) {
+  return fmt::format("{}[{}{},{}]{}", view.buffer, view.begin, text_of(view.share), view.elements,
+                     view.width);
+}
+
+std::string text_of(const Comm& comm) {
+  return fmt::format("{} {} {} {} {}", comm_name(comm.op), comm_axis_name(comm.axis), comm.width,
+                     comm.bytes, comm.peer);
+}
+
+std::string text_of(const work::Square& square);
+std::string text_of(const Work& work);
+
+template <typename T>
+std::string list_of(const std::vector<T>& list) {
+  std::string text = "(";
+  for (const T& one : list) text += text_of(one) + ";";
+  return text + ")";
+}
+
+std::string text_of(const work::Load& load) { return text_of(load.to); }
+std::string text_of(const work::Zero& zero) { return text_of(zero.to); }
+std::string text_of(const work::Square& square) {
+  return fmt::format("{} {}", text_of(square.gradient), square.holders);
+}
+std::string text_of(const work::Run& run) {
+  return fmt::format("{} {} {}{}{}", run.block, static_cast<int>(run.pass), list_of(run.reads),
+                     list_of(run.writes), list_of(run.inside));
+}
+std::string text_of(const work::Move& move) {
+  return fmt::format("{} {} {}", text_of(move.from), text_of(move.to), move.add);
+}
+std::string text_of(const work::Exchange& exchange) {
+  return fmt::format("{} {} {} {} {} {} {}", comm_name(exchange.op), comm_axis_name(exchange.axis),
+                     text_of(exchange.from), text_of(exchange.to), exchange.width, exchange.peer,
+                     exchange.scale);
+}
+std::string text_of(const work::Code& code) {
+  const CodedGroup& group = code.group;
+  return fmt::format("{} {} {} {} {} {} {}{} {} {}", text_of(code.from), text_of(code.to),
+                     group.elements, group.shards, group.quantized, code_format_name(group.format),
+                     code.shard, text_of(code.share), code.decode, code.sum);
+}
+std::string text_of(const work::Norm& norm) {
+  return fmt::format("{} {} {}", list_of(norm.squares), norm.sums, norm.ranks);
+}
+std::string text_of(const work::Update& update) {
+  return fmt::format("{} {} {} {}{}", update.group, text_of(update.gradient),
+                     text_of(update.parameters), list_of(update.states), list_of(update.inside));
+}
+std::string text_of(const Work& work) {
+  return fmt::format("{}: {}", work.index(),
+                     std::visit([](const auto& own) { return text_of(own); }, work));
+}
+
+std::string text_of(const Action& action) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}{} {} {} {} {} {}\n", action_name(action.kind),
+                     lane_name(action.lane), action.block, action.group, action.micro_batch,
+                     action.part, action.workspace, action.flops, list_of(action.work),
+                     list_of(action.comm), action.reads, action.writes, action.frees, action.after,
+                     action.after_previous);
+}
+
+std::string text_of(const Buffer& buffer) {
+  return fmt::format("{} {} {} {} {}\n", role_name(buffer.role), buffer.owner, buffer.elements,
+                     buffer.width, static_cast<int>(buffer.place));
+}
+
+std::string text_of(const GroupLayout& group) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}\n", static_cast<int>(group.parameters),
+                     static_cast<int>(group.gradients), static_cast<int>(group.states),
+                     group.trainable, static_cast<int>(group.parameter_place),
+                     static_cast<int>(group.state_place), static_cast<int>(group.update_method),
+                     group.matrix_elements, group.coded_elements, group.fp32_sums);
+}
+
+std::string text_of(const Layout& layout) {
   const StateWidths& w = layout.widths;
-  for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
-    hash.add(std::int64_t{width});
-  }
-  if (w.average > 0) hash.add(std::int64_t{w.average});
-  if (layout.matrix_rule.iterations > 0) {
-    hash.add(std::int64_t{layout.matrix_rule.iterations});
-    hash.add(std::int64_t{layout.matrix_rule.moments});
-    hash.add(std::int64_t{layout.matrix_rule.direction});
-    for (const GroupLayout& group : layout.groups) hash.add(group.matrix_elements);
-  }
-  hash.add(static_cast<std::int64_t>(layout.groups.size()));
-  for (const GroupLayout& group : layout.groups) {
-    for (const Partition part : {group.parameters, group.gradients, group.states}) {
-      hash.add(static_cast<std::int64_t>(part));
-    }
-    hash.add(std::int64_t{group.trainable});
-  }
-  if (layout.chunk > 0) {
-    hash.add(layout.chunk);
-    for (const GroupLayout& group : layout.groups) {
-      hash.add(static_cast<std::int64_t>(group.parameter_place));
-      hash.add(static_cast<std::int64_t>(group.state_place));
-      hash.add(static_cast<std::int64_t>(group.update_method));
-    }
-  }
-  if (layout.gather_format || layout.reduce_format || layout.second_degree > 1) {
-    for (const auto& format : {layout.gather_format, layout.reduce_format})
-      hash.add(format ? std::int64_t{1} + static_cast<std::int64_t>(*format) : std::int64_t{0});
-    hash.add(std::int64_t{layout.second_degree});
-    for (const GroupLayout& group : layout.groups) hash.add(group.coded_elements);
-  }
-  if (layout.widths.gradient < kFloatBytes) {
-    for (const GroupLayout& group : layout.groups) hash.add(group.fp32_sums);
-  }
-  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g)
-    if (layout.splits_sum(g)) hash.add(std::int64_t{g});
+  const auto format = [](const std::optional<CodeFormat>& own) {
+    return own ? code_format_name(*own) : "-";
+  };
+  std::string text = fmt::format(
+      "{} {} {} {} {} {} {}, {} {} {} {} {} {}, {} {} {}, {} {} {} {}\n", layout.shard_degree,
+      layout.replica_degree, layout.expert_degree, layout.sequence_degree, layout.tensor_degree,
+      layout.stages.first_block, layout.stages.rank, w.compute, w.gradient, w.master, w.moments,
+      w.average, w.reduce_wire, layout.matrix_rule.iterations, layout.matrix_rule.moments,
+      layout.matrix_rule.direction, format(layout.gather_format), format(layout.reduce_format),
+      layout.second_degree, layout.chunk);
+  for (const GroupLayout& group : layout.groups) text += text_of(group);
   for (const FlatGroup& flat : layout.flat) {
-    hash.add(flat.padded());
-    hash.add(static_cast<std::int64_t>(flat.num_tensors()));
-    for (std::size_t t = 0; t < flat.num_tensors(); ++t) hash.add(flat.size(t));
+    fmt::format_to(std::back_inserter(text), "{}:", flat.padded());
+    for (std::size_t t = 0; t < flat.num_tensors(); ++t)
+      fmt::format_to(std::back_inserter(text), " {}", flat.size(t));
+    text += '\n';
   }
-}
-
-void add(Hash& hash, const Action& action) {
-  for (const std::int64_t field :
-       {static_cast<std::int64_t>(action.kind), std::int64_t{action.block},
-        std::int64_t{action.group}, std::int64_t{action.micro_batch}, action.workspace,
-        static_cast<std::int64_t>(action.comm.size())}) {
-    hash.add(field);
-  }
-  if (action.part >= 0) hash.add(std::int64_t{action.part});
-  for (const Comm& comm : action.comm) {
-    for (const std::int64_t field :
-         {static_cast<std::int64_t>(comm.op), code_of(comm.axis), std::int64_t{comm.width},
-          comm.bytes, std::int64_t{comm.peer}}) {
-      hash.add(field);
-    }
-  }
-  for (const auto* ids :
-       {&action.reads, &action.writes, &action.frees, &action.after, &action.after_previous}) {
-    hash.add(static_cast<std::int64_t>(ids->size()));
-    for (const int id : *ids) hash.add(std::int64_t{id});
-  }
-  hash.add(action.flops);
+  return text;
 }
 
 }  // namespace
 
 std::uint64_t hash(const Program& program, const Layout& layout) {
   Hash hash;
-  add(hash, layout);
-  for (const std::int64_t field :
-       {static_cast<std::int64_t>(program.kind), std::int64_t{program.micro_batches},
-        std::int64_t{program.coordinate}, static_cast<std::int64_t>(program.actions.size()),
-        static_cast<std::int64_t>(program.buffers.size())}) {
-    hash.add(field);
-  }
-  for (const Buffer& buffer : program.buffers) {
-    for (const std::int64_t field :
-         {static_cast<std::int64_t>(buffer.role), std::int64_t{buffer.owner}, buffer.elements,
-          std::int64_t{buffer.width}, static_cast<std::int64_t>(buffer.place)}) {
-      hash.add(field);
-    }
-  }
-  for (const Action& action : program.actions) add(hash, action);
+  hash.add(text_of(layout));
+  hash.add(fmt::format("{} {} {} {}\n", static_cast<int>(program.kind), program.micro_batches,
+                       program.coordinate, program.buffers.size()));
+  for (const Buffer& buffer : program.buffers) hash.add(text_of(buffer));
+  for (const Action& action : program.actions) hash.add(text_of(action));
   return hash.value();
 }
 
 std::uint64_t hash(const std::vector<Program>& line, const Layout& layout) {
+  if (line.size() == 1) return hash(line.front(), layout);
   Hash all;
-  for (const Program& program : line) all.add(static_cast<std::int64_t>(hash(program, layout)));
-  return line.size() == 1 ? hash(line.front(), layout) : all.value();
+  for (const Program& program : line) all.add(fmt::format("{:x}\n", hash(program, layout)));
+  return all.value();
 }
 
 }  // namespace dstrain
