@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -48,7 +49,10 @@ class BufferOrder {
   [[nodiscard]] bool touch(const Use& a, const Use& b) const;
   [[nodiscard]] bool within(const Use& a, const Use& b) const;
   void use(Use own);
-  void use_all(int i, const Work& work);
+  /// Adds what a piece of work uses.
+  void add_uses(int i, const Work& work, std::vector<Use>& uses) const;
+  /// Many views of a buffer become one that has all between them, too.
+  [[nodiscard]] std::vector<Use> joined(std::vector<Use> uses) const;
   void free(int i, int id);
   void tell(int i);
   /// The buffer that stands for `id` in the run of action `i`.
@@ -116,20 +120,39 @@ void BufferOrder::use(Use own) {
   uses.push_back(std::move(own));
 }
 
-void BufferOrder::use_all(int i, const Work& work) {
+void BufferOrder::add_uses(int i, const Work& work, std::vector<Use>& uses) const {
   const auto turned = [&](View view) {
     view.buffer = in_turn(i, view.buffer);
     return view;
   };
-  for (const View& view : views_read(work)) use({.view = turned(view), .action = i});
+  for (const View& view : views_read(work)) uses.push_back({.view = turned(view), .action = i});
   for (const View& view : views_written(work)) {
     Use own{.view = turned(view), .changes = true, .action = i};
     const auto* exchange = std::get_if<work::Exchange>(&work);
     if (exchange != nullptr && exchange->op == CommOp::all_gather &&
         exchange->from.buffer == exchange->to.buffer)
       own.except = exchange->from;
-    use(std::move(own));
+    uses.push_back(std::move(own));
   }
+}
+
+std::vector<BufferOrder::Use> BufferOrder::joined(std::vector<Use> uses) const {
+  // A reduction in codes has some for each node, whose number squared is the time of this check.
+  constexpr std::size_t kMany = 64;
+  if (uses.size() <= kMany) return uses;
+  std::map<std::pair<int, bool>, Use> whole;
+  for (const Use& own : uses) {
+    const std::int64_t begin = own.view.begin, end = end_of(own.view);
+    const auto [at, is_new] = whole.try_emplace({own.view.buffer, own.changes}, own);
+    View& view = at->second.view;
+    const std::int64_t first = is_new ? begin : std::min(view.begin, begin);
+    const std::int64_t last = is_new ? end : std::max(view.begin + view.elements, end);
+    at->second.except.reset();
+    view = {.buffer = own.view.buffer, .begin = first, .elements = last - first};
+  }
+  std::vector<Use> all;
+  for (const auto& [place, own] : whole) all.push_back(own);
+  return all;
 }
 
 void BufferOrder::free(int i, int id) {
@@ -153,7 +176,9 @@ void BufferOrder::run() {
   for (int i = 0; i < buffer_runs(program_) * count(); ++i) {
     // Later runs repeat what is wrong in this one.
     if (i > 0 && i % count() == 0 && !problems_.empty()) return;
-    for (const Work& work : action(i).work) use_all(i, work);
+    std::vector<Use> uses;
+    for (const Work& work : action(i).work) add_uses(i, work, uses);
+    for (Use& own : joined(std::move(uses))) use(std::move(own));
     for (const int id : action(i).frees) free(i, id);
     tell(i);
   }
