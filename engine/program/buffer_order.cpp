@@ -138,10 +138,16 @@ void BufferOrder::add_uses(int i, const Work& work, std::vector<Use>& uses) cons
 
 std::vector<BufferOrder::Use> BufferOrder::joined(std::vector<Use> uses) const {
   // A reduction in codes has some for each node, whose number squared is the time of this check.
-  constexpr std::size_t kMany = 64;
-  if (uses.size() <= kMany) return uses;
+  constexpr int kMany = 64;
+  std::map<int, int> counts;
+  for (const Use& own : uses) ++counts[own.view.buffer];
+  std::vector<Use> all;
   std::map<std::pair<int, bool>, Use> whole;
   for (const Use& own : uses) {
+    if (counts[own.view.buffer] <= kMany) {
+      all.push_back(own);
+      continue;
+    }
     const std::int64_t begin = own.view.begin, end = end_of(own.view);
     const auto [at, is_new] = whole.try_emplace({own.view.buffer, own.changes}, own);
     View& view = at->second.view;
@@ -150,7 +156,6 @@ std::vector<BufferOrder::Use> BufferOrder::joined(std::vector<Use> uses) const {
     at->second.except.reset();
     view = {.buffer = own.view.buffer, .begin = first, .elements = last - first};
   }
-  std::vector<Use> all;
   for (const auto& [place, own] : whole) all.push_back(own);
   return all;
 }
