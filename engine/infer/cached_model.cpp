@@ -167,8 +167,8 @@ CachedModel::Reading CachedModel::read(std::span<const std::vector<std::int64_t>
   const at::Tensor choice =
       room_for_choice(reading.logits.size(0), at::TensorOptions().device(device_));
   ops::likely_class(reading.logits, tokens_of(choice), logarithms_of(choice));
-  reading.choice = at::empty(choice.sizes(),
-                             at::TensorOptions().dtype(at::kLong).pinned_memory(device_.is_cuda()));
+  reading.choice =
+      room_for_choice(choice.size(1), at::TensorOptions().pinned_memory(device_.is_cuda()));
   reading.choice.copy_(choice, /*non_blocking=*/true);
   reading.done.record(stream_);
   return reading;

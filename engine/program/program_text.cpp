@@ -101,8 +101,8 @@ class Words {
   }
   [[nodiscard]] std::string operator()(const work::Code& work) const {
     return fmt::format("{}{} {} {} -> {}", work.decode ? "decode" : "encode",
-                       work.sum ? " and sum" : "", code_format_name(work.group.format), view(work.from),
-                       view(work.to));
+                       work.sum ? " and sum" : "", code_format_name(work.group.format),
+                       view(work.from), view(work.to));
   }
   [[nodiscard]] std::string operator()(const work::Norm& work) const {
     return fmt::format("squares of {} gradients, {} numbers summed over {} rank{}",

@@ -138,6 +138,13 @@ TEST_CASE("a weight that is not finite is nan on all ranks", "[collectives]") {
   }
 }
 
+auto inner_ranks(ThreadWorld& world, const ShardGroups& cut, const Mesh& mesh, int rank) {
+  return world.communicator({.name = fmt::format("inner-{}", cut.outer(rank)),
+                             .ranks = cut.inner_ranks(mesh, rank),
+                             .rank = rank,
+                             .timeout_s = 30});
+}
+
 /// Gradients of all ranks, [ranks, elements].
 struct Reduction {
   CodedGroup group;
@@ -153,10 +160,7 @@ at::Tensor reduced(const Reduction& r, int run = 0) {
   const Mesh mesh(shards, {.shard = shards});
   ThreadWorld world(shards);
   const auto parts = results_of(world, shards, [&](int rank) {
-    const auto inner = world.communicator({.name = fmt::format("inner-{}", cut.outer(rank)),
-                                           .ranks = cut.inner_ranks(mesh, rank),
-                                           .rank = rank,
-                                           .timeout_s = 30});
+    const auto inner = inner_ranks(world, cut, mesh, rank);
     const auto outer = world.communicator({.name = fmt::format("outer-{}", cut.inner(rank)),
                                            .ranks = cut.outer_ranks(mesh, rank),
                                            .rank = rank,
@@ -279,10 +283,7 @@ TEST_CASE("the second shard gathers to the bits of the first gather", "[collecti
   const Mesh mesh(shards, {.shard = shards});
   ThreadWorld world(shards);
   const auto again = results_of(world, shards, [&](int rank) {
-    const auto inner = world.communicator({.name = fmt::format("inner-{}", cut.outer(rank)),
-                                           .ranks = cut.inner_ranks(mesh, rank),
-                                           .rank = rank,
-                                           .timeout_s = 30});
+    const auto inner = inner_ranks(world, cut, mesh, rank);
     const Range part = cut.second_shard(group.elements, rank);
     const at::Tensor second =
         wholes[static_cast<std::size_t>(rank)].narrow(0, part.begin, part.size()).clone();

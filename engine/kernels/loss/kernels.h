@@ -64,6 +64,8 @@ struct VocabTotals {
 
 /// Blocks that share a row of logits: more where rows are few.
 [[nodiscard]] int likely_class_parts(std::int64_t rows, std::int64_t classes);
+/// What each of them tells: largest logit, sum of exponentials, class.
+inline constexpr int kLikelyClassColumns = 3;
 
 /// The class that scores highest in a row, the lower one of equals, and the logarithm of its
 /// probability, which a nan makes nan. No alignment needed.
@@ -71,7 +73,7 @@ struct LikelyClass {
   const void* logits;  ///< [rows, classes]
   std::int64_t* best;  ///< [rows]
   float* logarithm;    ///< [rows]
-  float* scratch;      ///< [rows, parts, 3]; null where parts is 1
+  float* scratch;      ///< [rows, parts, kLikelyClassColumns]; null where parts is 1
   std::int64_t rows, classes;
   int parts;  ///< as likely_class_parts() says
   DType dtype;

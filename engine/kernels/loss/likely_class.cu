@@ -10,7 +10,6 @@ namespace dstrain::kernels {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kPartColumns = 3;  // largest logit, sum of exponentials, class
 
 }  // namespace
 
@@ -106,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) likely_class_kernel(const LikelyClas
   join_warp(own);
   if (threadIdx.x != 0) return;
   if (a.parts == 1) return write(a, row, own);
-  float* scratch = a.scratch + (row * a.parts + part) * kPartColumns;
+  float* scratch = a.scratch + (row * a.parts + part) * kLikelyClassColumns;
   scratch[0] = own.most;
   scratch[1] = own.sum;
   scratch[2] = __int_as_float(own.best);
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(kWarp) join_parts_kernel(const LikelyClass a) 
   const int part = static_cast<int>(threadIdx.x);
   Found own = Found::none();
   if (part < a.parts) {
-    const float* scratch = a.scratch + (row * a.parts + part) * kPartColumns;
+    const float* scratch = a.scratch + (row * a.parts + part) * kLikelyClassColumns;
     own = {.most = scratch[0], .sum = scratch[1], .best = __float_as_int(scratch[2])};
   }
   join_warp(own);

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/logsumexp.h>
 
 #include "engine/base/error.h"
@@ -28,12 +27,12 @@ void likely_class(const at::Tensor& logits, const at::Tensor& classes,
   }
   const at::Tensor rows = dense(logits);
   const int parts = kernels::likely_class_parts(rows.size(0), rows.size(1));
-  const at::Tensor scratch =
-      at::empty({parts > 1 ? rows.size(0) * parts * 3 : 0}, rows.options().dtype(at::kFloat));
+  at::Tensor partial;
+  if (parts > 1) partial = scratch(rows, {rows.size(0), parts, kernels::kLikelyClassColumns});
   kernels::cuda::likely_class({.logits = rows.const_data_ptr(),
                                .best = classes.mutable_data_ptr<std::int64_t>(),
                                .logarithm = logarithms.mutable_data_ptr<float>(),
-                               .scratch = scratch.mutable_data_ptr<float>(),
+                               .scratch = fp32_or_null(partial),
                                .rows = rows.size(0),
                                .classes = rows.size(1),
                                .parts = parts,

@@ -120,7 +120,6 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       transfer_threads_.try_emplace(channel.lane, [&link = *ranks] { link.cancel(); });
   }
   allocate_buffers();
-  alone_ = make_communicator(nullptr, {.name = "alone", .ranks = {0}});
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
   const std::vector<BlockState*> block_states = all_states(model);
   const std::int64_t step_sums = step_sum_elements(block_states);

@@ -258,8 +258,6 @@ class Executor {
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);
   }
-  /// The same, or of this rank alone where the axis has no other.
-  [[nodiscard]] Communicator& along(CommChannel channel) const;
   void norm(const work::Norm& norm, const StepInputs& inputs);
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
@@ -273,7 +271,6 @@ class Executor {
   std::int64_t data_ranks_;
   StateStore& states_;
   Communicators& communicators_;
-  std::unique_ptr<Communicator> alone_;
   ExecutorOptions options_;
   RankRecordFile& record_;
   std::int64_t samples_;  ///< of a micro-batch

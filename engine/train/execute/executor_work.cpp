@@ -9,11 +9,6 @@
 /// What the work of an action does to parameters and gradients of groups.
 namespace dstrain {
 
-Communicator& Executor::along(CommChannel channel) const {
-  Communicator* ranks = communicators_.find(channel);
-  return ranks != nullptr ? *ranks : *alone_;
-}
-
 void Executor::exchange(const Prepared& prepared, const Action& action,
                         const work::Exchange& exchange) {
   Communicator& ranks = communicator({exchange.axis, action.lane});
@@ -60,12 +55,12 @@ void Executor::code(const Prepared& prepared, const Action& action, const work::
   // Groups lie one after the other in the whole, and inner groups are counted over all replicas.
   std::int64_t first_element = 0;
   for (int g = 0; g < action.group; ++g) first_element += states_.flat(g).padded();
-  const int inner = along({CommAxis::shard_inner, action.lane}).size();
+  const Communicator* inner = communicators_.find({CommAxis::shard_inner, action.lane});
   encode_shard_randomly(group, shard, from, to,
                         {.seed = static_cast<std::uint64_t>(options_.seed),
                          .step = step,
                          .micro_batch = action.micro_batch,
-                         .node = options_.data_rank / inner,
+                         .node = options_.data_rank / (inner != nullptr ? inner->size() : 1),
                          .first_element = first_element});
 }
 

@@ -23,6 +23,17 @@ bool needs_staging(const at::Tensor& memory, const Stream& stream) {
   return stream.device().is_cuda() && memory.is_cpu() && !memory.is_pinned();
 }
 
+/// `states`: as those of UpdateMemory. Without master weights the parameters are these.
+PartMemory part_memory(Range range, const at::Tensor& gradient, const at::Tensor& parameters,
+                       const Tensors& states, int num_moments) {
+  const auto moments = states.end() - num_moments;
+  return {.range = range,
+          .master = moments == states.begin() ? parameters : states.front(),
+          .moments = {moments, states.end()},
+          .gradient = gradient,
+          .parameters = parameters};
+}
+
 }  // namespace
 
 Offloader::Offloader(const Program& training, StateStore& states, Updater& updater,
@@ -130,16 +141,12 @@ void Offloader::copy_control(const at::Tensor& control) {
 void Offloader::update(const UpdateMemory& memory, double lr, const at::Tensor& control,
                        const Stream& stream) {
   if (memory.on_host) return update_on_host(memory, lr, stream);
-  const std::size_t moments = memory.states.size() - to_index(states_.num_moments());
-  const Memory& master = moments == 0 ? memory.parameters : memory.states.front();
-  PartMemory part{.range = moved(memory.part, states_.own_range(memory.group).begin),
-                  .master = master.tensor,
-                  .moments = {},
-                  .gradient = memory.gradient.tensor,
-                  .parameters = memory.parameters.tensor};
-  for (std::size_t i = moments; i < memory.states.size(); ++i)
-    part.moments.push_back(memory.states[i].tensor);
-  updater_.update_part(memory.group, lr, control, part);
+  Tensors states;
+  for (const Memory& state : memory.states) states.push_back(state.tensor);
+  const Range range = moved(memory.part, states_.own_range(memory.group).begin);
+  updater_.update_part(memory.group, lr, control,
+                       part_memory(range, memory.gradient.tensor, memory.parameters.tensor, states,
+                                   states_.num_moments()));
 }
 
 namespace {
@@ -170,19 +177,19 @@ void Offloader::update_on_host(const UpdateMemory& memory, double lr, const Stre
     const auto values_of = [begin, end](const Memory& whole) {
       return HostValues(whole.narrow(begin, end - begin));
     };
+    const HostValues parameters = values_of(memory.parameters);
     std::vector<HostValues> all;
-    for (const Memory& state : memory.states) all.push_back(values_of(state));
-    all.push_back(values_of(memory.parameters));
-    const std::size_t moments = memory.states.size() - to_index(states_.num_moments());
-    PartMemory part{.range = {first + begin, first + end},
-                    .master = moments == 0 ? all.back().values() : all.front().values(),
-                    .moments = {},
-                    .gradient = memory.gradient.tensor.narrow(0, begin, end - begin),
-                    .parameters = all.back().values()};
-    for (std::size_t i = moments; i < memory.states.size(); ++i)
-      part.moments.push_back(all[i].values());
+    Tensors states;
+    for (const Memory& state : memory.states) {
+      all.push_back(values_of(state));
+      states.push_back(all.back().values());
+    }
+    const PartMemory part = part_memory({first + begin, first + end},
+                                        memory.gradient.tensor.narrow(0, begin, end - begin),
+                                        parameters.values(), states, states_.num_moments());
     updater_.update_part_here(memory.group, lr, control_, part, 0, end - begin);
     for (const HostValues& values : all) values.write_back();
+    parameters.write_back();
   };
   // A file takes larger pieces.
   const std::int64_t grain = memory.in_file ? 8 * kGrain : kGrain;
