@@ -253,6 +253,43 @@ void ImageCosts::linear(const Linear& linear, std::int64_t rows, bool kept) {
       {{.products = flops, .bytes = moved}, {.products = flops, .bytes = moved + gradient}});
 }
 
+void ImageCosts::layer_norm(const LayerNorm& norm, std::int64_t rows, bool kept) {
+  const Bytes in = rows * norm.width() * compute_bytes_;
+  add(norm.cost(rows, kept ? 0 : in), {{.bytes = 2 * in}}, {{.bytes = 3 * in}});
+}
+
+void ImageCosts::activation(const Linear& linear, std::int64_t rows) {
+  const LinearPart& part = linear.parts().front();
+  add({.name = part.name + ".activation", .saved_bytes = rows * part.rows * compute_bytes_});
+}
+
+void ImageCosts::average_pool(const std::string& name, const ImageShape& input) {
+  add({.name = name}, {{.bytes = bytes(input)}}, {{.bytes = bytes(input)}});
+}
+
+void ImageCosts::scaled_mlp(const Mlp& mlp, const Parameter& scale, const ImageShape& image) {
+  const std::int64_t rows = image.samples * image.height * image.width;
+  const Bytes in = bytes(image);
+  for (LayerCost& layer : mlp.layers(rows, compute_bytes_)) {
+    // The gradients of weights are not put off.
+    layer.weight_flops = 0;
+    layer.held_bytes = 0;
+    const Bytes moved =
+        2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes_;
+    const Flops flops = layer.forward_flops;
+    add(std::move(layer), {{.products = flops, .bytes = moved}},
+        {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
+  }
+  LayerCost scaled{.name = scale.parts.front().name, .saved_bytes = scale.trainable ? in : 0};
+  count(scale, scaled);
+  add(std::move(scaled), {{.bytes = 3 * in}}, {{.bytes = 4 * in}});
+  // The gradient of the input by the residual, beside the MLP's, or the products for the scale's
+  // gradient.
+  const Workspace inside = mlp.workspace(rows, compute_bytes_);
+  const Bytes products = image.elements() * kFloatBytes;
+  hold(inside.forward + in, in + std::max(inside.backward + in, 2 * products));
+}
+
 BlockCost ImageCosts::finish(const ImageShape& output) {
   return finish(std::vector<BoundaryTensor>{{output.sizes(), compute_bytes_}});
 }
@@ -260,7 +297,8 @@ BlockCost ImageCosts::finish(const ImageShape& output) {
 BlockCost ImageCosts::finish(std::vector<BoundaryTensor> boundary) {
   cost_.take(std::exchange(layers_, {}));
   cost_.boundary = std::move(boundary);
-  cost_.backward_workspace += input_;
+  cost_.forward_workspace += held_;
+  cost_.backward_workspace += input_ + held_;
   return std::move(cost_);
 }
 

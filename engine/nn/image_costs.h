@@ -7,7 +7,9 @@
 #include "engine/nn/batch_norm.h"
 #include "engine/nn/conv.h"
 #include "engine/nn/image_shape.h"
+#include "engine/nn/layer_norm.h"
 #include "engine/nn/linear.h"
+#include "engine/nn/mlp.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -46,6 +48,15 @@ class ImageCosts {
   ImageShape excited_conv(const Conv& conv, const ImageShape& expanded, const ImageShape& input);
   /// A map of `rows` rows, which it keeps unless `kept`; its weight's gradient is not put off.
   void linear(const Linear& linear, std::int64_t rows, bool kept = false);
+  /// The layer norm of `rows` rows; `kept` as conv() has it.
+  void layer_norm(const LayerNorm& norm, std::int64_t rows, bool kept);
+  /// An activation behind `linear`, whose output it keeps.
+  void activation(const Linear& linear, std::int64_t rows);
+  /// Means over each image.
+  void average_pool(const std::string& name, const ImageShape& input);
+  /// `mlp` of every pixel of the image, then ops::layer_scale by `scale`, which adds the block's
+  /// input.
+  void scaled_mlp(const Mlp& mlp, const Parameter& scale, const ImageShape& image);
   /// Another layer, with its kernels.
   void add(LayerCost layer, std::vector<KernelCost> forward = {},
            std::vector<KernelCost> backward = {});
@@ -55,6 +66,8 @@ class ImageCosts {
 
   /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
   void hold(Bytes forward, Bytes backward);
+  /// Held all the while, forward and backward, beside what layers hold.
+  void hold_also(Bytes bytes) { held_ += bytes; }
   /// Cost of a block that hands on an image.
   [[nodiscard]] BlockCost finish(const ImageShape& output);
   /// Cost of one that hands on `boundary`.
@@ -66,6 +79,7 @@ class ImageCosts {
 
   int compute_bytes_;
   Bytes input_;
+  Bytes held_ = 0;
   BlockCost cost_;
   std::vector<LayerCost> layers_;
 };

@@ -28,6 +28,7 @@ class LayerNorm {
                                                           const std::optional<at::Tensor>& delta_MD,
                                                           const at::Tensor& maxima = {});
 
+  [[nodiscard]] std::int64_t width() const { return weight_.shape.front(); }
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});
   }

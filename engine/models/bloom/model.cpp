@@ -4,12 +4,11 @@
 
 #include <utility>
 
-#include "engine/kernels/ops.h"
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
+#include "engine/models/token_stem.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/mlp.h"
-#include "engine/nn/parameter_order.h"
 #include "engine/nn/pre_norm_layer.h"
 
 namespace dstrain {
@@ -50,39 +49,6 @@ std::unique_ptr<Block> make_layer(const BloomConfig& config, const Splits& split
 
 }  // namespace
 
-BloomStem::BloomStem(const BloomConfig& config, const AxisPart& tensor)
-    : name_("transformer.word_embeddings"),
-      config_(config),
-      tensor_(tensor),
-      embedding_(name_, config.vocab_size, config.width, initial(config), tensor),
-      norm_("transformer.word_embeddings_layernorm", config.width, config.norm_eps) {}
-
-std::vector<Parameter*> BloomStem::parameters() {
-  std::vector<Parameter*> list;
-  embedding_.add_parameters(list);
-  norm_.add_parameters(list);
-  return matrices_first(std::move(list));
-}
-
-Tensors BloomStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
-  const Call call = {.peers = context.peers};
-  return {norm_.forward(embedding_.forward(batch.tokens, call), std::nullopt).second};
-}
-
-BlockCost BloomStem::cost(const BatchShape& shape) const {
-  const std::int64_t rows = shape.micro_batch * config_.sequence / tensor_.count;
-  BlockCost cost;
-  cost.name = name_;
-  cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
-  // The rows of the table, with the statistics of their norm. Backward, their gradient and the
-  // output's.
-  cost.take({embedding_.cost(), norm_.cost(rows, cost.boundary_bytes())});
-  cost.backward_workspace = 2 * cost.boundary_bytes();
-  embedding_.add_exchanges(cost.exchanges, cost.boundary_bytes() * tensor_.count,
-                           shape.compute_bytes);
-  return cost;
-}
-
 Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
   BloomConfig config = bloom_config(recipe, family);
   const AxisPart& tensor = inputs.splits.tensor;
@@ -90,20 +56,23 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
   config.sequence = inputs.sequence;
   std::string config_json = bloom_config_json(config, family);
   config.sequence = inputs.own_tokens();
+  const LanguageShape shape{.width = config.width,
+                            .vocab_size = config.vocab_size,
+                            .sequence = config.sequence,
+                            .part = inputs.splits.sequence,
+                            .tensor = tensor};
   Blocks blocks;
-  auto stem = std::make_unique<BloomStem>(config, tensor);
+  const std::string embeddings = "transformer.word_embeddings";
+  auto stem = std::make_unique<TokenStem>(
+      embeddings, shape, initial(config), /*scale=*/1,
+      LayerNorm(embeddings + "_layernorm", config.width, config.norm_eps));
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i)
     blocks.push_back(make_layer(config, inputs.splits, i));
   blocks.push_back(
       std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
-                                     LanguageShape{.width = config.width,
-                                                   .vocab_size = config.vocab_size,
-                                                   .sequence = config.sequence,
-                                                   .part = inputs.splits.sequence,
-                                                   .tensor = tensor},
-                                     config.tied ? &table : nullptr, initial(config)));
+                                     shape, config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
           .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),

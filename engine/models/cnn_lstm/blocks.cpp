@@ -68,9 +68,7 @@ BlockCost LstmHead::cost(const BatchShape& shape) const {
   const std::int64_t samples = shape.micro_batch, classes = classifier_.parts().front().rows;
   lstm_.add_costs(costs, samples, frames_, shape.compute_bytes);
   costs.linear(classifier_, samples);
-  // Logits and their log-sum-exp.
-  costs.add(
-      {.name = "loss", .saved_bytes = samples * (classes * shape.compute_bytes + kFloatBytes)});
+  costs.add(class_loss_cost(samples, classes, shape.compute_bytes));
   BlockCost cost = costs.finish({{{}, kFloatBytes}});
   cost.name = name_;
   return cost;

@@ -1,13 +1,11 @@
 #include "engine/models/convnext/blocks.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/models/random_weights.h"
 #include "engine/nn/image_costs.h"
-#include "engine/nn/layer_cost.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -23,13 +21,6 @@ at::Tensor norm_of_pixels(LayerNorm& norm, const at::Tensor& x_BHWC) {
 
 std::int64_t pixels_of(const ImageShape& image) {
   return image.samples * image.height * image.width;
-}
-
-/// `kept`: another layer keeps the norm's input.
-void add_norm(ImageCosts& costs, const LayerNorm& norm, const ImageShape& image, bool kept) {
-  const Bytes bytes = costs.bytes(image);
-  costs.add(norm.cost(pixels_of(image), kept ? 0 : bytes), {{.bytes = 2 * bytes}},
-            {{.bytes = 3 * bytes}});
 }
 
 }  // namespace
@@ -50,9 +41,9 @@ Tensors PatchConv::forward(const Tensors& input, const Batch& batch, const Block
 BlockCost PatchConv::cost(const BatchShape& shape) const {
   const ImageShape input = input_shape(shape);
   ImageCosts costs(name(), input, shape.compute_bytes);
-  if (norm_first_) add_norm(costs, norm_, input, /*kept=*/true);
+  if (norm_first_) costs.layer_norm(norm_, pixels_of(input), /*kept=*/true);
   const ImageShape output = costs.conv(conv_, input, /*kept=*/!norm_first_);
-  if (!norm_first_) add_norm(costs, norm_, output, /*kept=*/false);
+  if (!norm_first_) costs.layer_norm(norm_, pixels_of(output), /*kept=*/false);
   return costs.finish(output);
 }
 
@@ -96,29 +87,11 @@ Tensors ConvNextBlock::forward(const Tensors& input, const Batch& batch,
 }
 
 BlockCost ConvNextBlock::cost(const BatchShape& shape) const {
-  const int width = shape.compute_bytes;
   const ImageShape image = input_shape(shape);
-  const std::int64_t rows = pixels_of(image);
-  ImageCosts costs(name(), image, width);
+  ImageCosts costs(name(), image, shape.compute_bytes);
   costs.conv(layers_.depthwise, image, /*kept=*/true);
-  add_norm(costs, layers_.norm, image, /*kept=*/false);
-  const Bytes bytes = costs.bytes(image);
-  for (LayerCost& layer : layers_.mlp.layers(rows, width)) {
-    // The gradients of weights are not put off.
-    layer.weight_flops = 0;
-    layer.held_bytes = 0;
-    const Bytes moved = 2 * (layer.saved_bytes + layer.made_again) + layer.parameters * width;
-    const Flops flops = layer.forward_flops;
-    costs.add(std::move(layer), {{.products = flops, .bytes = moved}},
-              {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
-  }
-  LayerCost scale{.name = layers_.scale, .saved_bytes = scale_.trainable ? bytes : 0};
-  count(scale_, scale);
-  costs.add(std::move(scale), {{.bytes = 3 * bytes}}, {{.bytes = 4 * bytes}});
-  const Workspace in_mlp = layers_.mlp.workspace(rows, width);
-  // The gradient of x by the residual, beside the MLP's, or the products for the scale's gradient.
-  const Bytes products = rows * image.channels * kFloatBytes;
-  costs.hold(in_mlp.forward + bytes, bytes + std::max(in_mlp.backward + bytes, 2 * products));
+  costs.layer_norm(layers_.norm, pixels_of(image), /*kept=*/false);
+  costs.scaled_mlp(layers_.mlp, scale_, image);
   return costs.finish(image);
 }
 

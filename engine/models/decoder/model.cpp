@@ -7,6 +7,7 @@
 
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
+#include "engine/models/token_stem.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/moe.h"
@@ -112,29 +113,6 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
 
 }  // namespace
 
-DecoderStem::DecoderStem(const DecoderConfig& config, const AxisPart& tensor)
-    : name_("model.embed_tokens"),
-      config_(config),
-      tensor_(tensor),
-      embedding_(name_, config.vocab_size, config.width, initial(config), tensor,
-                 config.stream_scale) {}
-
-Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
-  return {embedding_.forward(batch.tokens, {.peers = context.peers})};
-}
-
-BlockCost DecoderStem::cost(const BatchShape& shape) const {
-  BlockCost cost;
-  cost.name = name_;
-  const std::int64_t rows = shape.micro_batch * config_.sequence / tensor_.count;
-  cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
-  cost.take({embedding_.cost()});
-  cost.backward_workspace = cost.boundary_bytes();  // the gradient of what it returned
-  embedding_.add_exchanges(cost.exchanges, cost.boundary_bytes() * tensor_.count,
-                           shape.compute_bytes);
-  return cost;
-}
-
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
   const AxisPart& tensor = inputs.splits.tensor;
@@ -143,18 +121,19 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
   if (inputs.fp16) config.stream_scale = kFp16StreamScale;
+  const LanguageShape shape{.width = config.width,
+                            .vocab_size = config.vocab_size,
+                            .sequence = config.sequence,
+                            .part = inputs.splits.sequence,
+                            .tensor = tensor};
   Blocks blocks;
-  auto stem = std::make_unique<DecoderStem>(config, tensor);
+  auto stem = std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config),
+                                          config.stream_scale);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
   blocks.push_back(
-      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)),
-                                     LanguageShape{.width = config.width,
-                                                   .vocab_size = config.vocab_size,
-                                                   .sequence = config.sequence,
-                                                   .part = inputs.splits.sequence,
-                                                   .tensor = tensor},
+      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)), shape,
                                      config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
           .config_json = std::move(config_json),

@@ -1,12 +1,7 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "engine/models/decoder/config.h"
 #include "engine/models/model.h"
-#include "engine/nn/block.h"
-#include "engine/nn/token_embedding.h"
 
 /// Decoders of the kind that Llama has shaped (Touvron et al. 2023, arXiv:2302.13971, sec. 2.2),
 /// under the names of Hugging Face files: rotary positions, grouped queries, gated MLP,
@@ -14,28 +9,9 @@
 /// for their own.
 ///
 /// Legend: B batch, T tokens, D width, M = B * T rows. Between blocks travel {x, delta} as in the
-/// Vision Transformer (engine/models/vit/model.h); the stem returns {x} alone. The head is a
-/// LanguageHead.
+/// Vision Transformer (engine/models/vit/model.h); the stem, a TokenStem, returns {x}
+/// alone. The head is a LanguageHead.
 namespace dstrain {
-
-/// Embedding.
-class DecoderStem final : public Block {
- public:
-  explicit DecoderStem(const DecoderConfig& config, const AxisPart& tensor = {});
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&table()}; }
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
-
-  [[nodiscard]] Parameter& table() { return embedding_.table(); }
-
- private:
-  std::string name_;
-  DecoderConfig config_;
-  AxisPart tensor_;
-  TokenEmbedding embedding_;
-};
 
 [[nodiscard]] Model decoder_model(DecoderConfig config, const ModelFamily& family,
                                   const DecoderKind& kind, const ModelInputs& inputs);

@@ -67,6 +67,18 @@ at::Tensor EnsembleMean::of(const at::Tensor& logits_NBC) const {
   return at::logsumexp(at::stack(terms), {0});
 }
 
+void EnsembleMean::add_costs(ImageCosts& costs, std::int64_t samples, std::int64_t classes) const {
+  const auto members = static_cast<Bytes>(weights.size());
+  const Bytes mean = samples * classes * kFloatBytes,
+              logits = members * samples * classes * costs.compute_bytes();
+  // Probabilities: their logarithms, and those with the weights.
+  costs.add({.name = "average",
+             .saved_bytes = average == EnsembleAverage::logits ? 0 : 2 * members * mean},
+            {{.bytes = logits + members * mean + mean}},
+            {{.bytes = logits + 2 * members * mean + mean}});
+  costs.hold_also(logits + members * mean);
+}
+
 MemberHead::MemberHead(std::unique_ptr<ImageHead> head, const MemberPlace& place, EnsembleMean mean)
     : head_(std::move(head)), place_(place), mean_(std::move(mean)) {
   head_->put_under(place_.prefix());
@@ -86,26 +98,14 @@ Tensors MemberHead::forward(const Tensors& input, const Batch& batch, const Bloc
 
 BlockCost MemberHead::cost(const BatchShape& shape) const {
   ImageCosts costs = head_->logits_costs(shape);
-  const BoundaryTensor before = place_.logits(shape, place_.member),
-                       all = place_.logits(shape, place_.member + 1);
   if (!last()) {
-    BlockCost cost = costs.finish({all});
-    cost.backward_workspace += before.bytes();
+    BlockCost cost = costs.finish({place_.logits(shape, place_.member + 1)});
+    cost.backward_workspace += place_.logits(shape, place_.member).bytes();
     return cost;
   }
-  const Bytes mean = shape.micro_batch * place_.classes * kFloatBytes,
-              members = static_cast<Bytes>(mean_.weights.size()) * mean;
-  // Probabilities: their logarithms, and those with the weights.
-  costs.add({.name = "average",
-             .saved_bytes = mean_.average == EnsembleAverage::logits ? 0 : 2 * members},
-            {{.bytes = all.bytes() + members + mean}},
-            {{.bytes = all.bytes() + 2 * members + mean}});
-  // The mean and its log-sum-exp.
-  costs.add({.name = "loss", .saved_bytes = mean + shape.micro_batch * kFloatBytes});
-  BlockCost cost = costs.finish({{{}, kFloatBytes}});
-  cost.forward_workspace += all.bytes() + members;
-  cost.backward_workspace += all.bytes() + members;
-  return cost;
+  mean_.add_costs(costs, shape.micro_batch, place_.classes);
+  costs.add(class_loss_cost(shape.micro_batch, place_.classes, kFloatBytes));
+  return costs.finish({{{}, kFloatBytes}});
 }
 
 }  // namespace dstrain

@@ -53,6 +53,8 @@ struct EnsembleMean {
   /// Logits [N, B, classes] -> [B, classes] fp32, whose softmax is the ensemble's: the weighted
   /// mean, or the logarithm of the weighted mean of the probabilities.
   [[nodiscard]] at::Tensor of(const at::Tensor& logits_NBC) const;
+  /// Costs of that.
+  void add_costs(ImageCosts& costs, std::int64_t samples, std::int64_t classes) const;
 };
 
 /// A member's head. Adds its logits to those of the members before; the last one has the loss.

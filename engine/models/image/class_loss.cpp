@@ -15,4 +15,8 @@ at::Tensor class_loss(const at::Tensor& logits, const Batch& batch, const BlockC
   return class_loss(logits, batch, batch.weights, context);
 }
 
+LayerCost class_loss_cost(std::int64_t samples, std::int64_t classes, int width) {
+  return {.name = "loss", .saved_bytes = samples * (classes * width + kFloatBytes)};
+}
+
 }  // namespace dstrain

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "engine/nn/block.h"
 
 namespace dstrain {
@@ -14,5 +16,7 @@ namespace dstrain {
 /// The same with the batch's weights.
 [[nodiscard]] at::Tensor class_loss(const at::Tensor& logits, const Batch& batch,
                                     const BlockContext& context);
+/// It keeps logits [samples, classes], of `width` bytes each, and their log-sum-exp.
+[[nodiscard]] LayerCost class_loss_cost(std::int64_t samples, std::int64_t classes, int width);
 
 }  // namespace dstrain

@@ -46,8 +46,7 @@ ImageCosts ImageHead::pooled_costs(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, shape.compute_bytes);
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
-  costs.add({.name = name() + ".pool"}, {{.bytes = costs.bytes(image)}},
-            {{.bytes = costs.bytes(image)}});
+  costs.average_pool(name() + ".pool", image);
   return costs;
 }
 
@@ -78,21 +77,14 @@ Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const Block
 }
 
 ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
-  const int width = shape.compute_bytes;
   const std::int64_t samples = shape.micro_batch;
   ImageShape image = input_shape(shape);
-  ImageCosts costs(name(), image, width);
+  ImageCosts costs(name(), image, shape.compute_bytes);
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
-  if (layers_.norm) {
-    const Bytes features = samples * image.channels * width;
-    costs.add(layers_.norm->cost(samples, features), {{.bytes = 2 * features}},
-              {{.bytes = 3 * features}});
-  }
+  if (layers_.norm) costs.layer_norm(*layers_.norm, samples, /*kept=*/false);
   for (const Linear& linear : layers_.hidden) {
-    const std::int64_t outputs = linear.parts().front().rows;
     costs.linear(linear, samples);
-    costs.add({.name = linear.parts().front().name + ".activation",
-               .saved_bytes = samples * outputs * width});
+    costs.activation(linear, samples);
   }
   costs.linear(layers_.classifier, samples);
   return costs;
@@ -100,10 +92,8 @@ ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
 
 BlockCost ImageHead::cost(const BatchShape& shape) const {
   ImageCosts costs = logits_costs(shape);
-  const std::int64_t classes = layers_.classifier.parts().front().rows;
-  // Logits and their log-sum-exp.
-  costs.add({.name = "loss",
-             .saved_bytes = shape.micro_batch * (classes * shape.compute_bytes + kFloatBytes)});
+  costs.add(class_loss_cost(shape.micro_batch, layers_.classifier.parts().front().rows,
+                            shape.compute_bytes));
   return costs.finish({{{}, kFloatBytes}});
 }
 

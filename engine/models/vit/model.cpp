@@ -158,11 +158,12 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   const Bytes token = shape.micro_batch * config_.width * shape.compute_bytes;
   const Bytes stream = token * config_.tokens() / tensor_.count;
   const Bytes logits = shape.micro_batch * config_.classes * shape.compute_bytes;
+  const LayerCost loss = class_loss_cost(shape.micro_batch, config_.classes, shape.compute_bytes);
   BlockCost cost;
   cost.name = name_;
   // Sum and output of the norm with its statistics; logits and their log-sum-exp.
   LayerCost classes = classifier_.cost(shape.micro_batch, shape.compute_bytes, true);
-  classes.saved_bytes += shape.micro_batch * kFloatBytes + logits;
+  classes.saved_bytes += loss.saved_bytes;
   // Several ranks keep the numbers of the class tokens' rows, and weights of their own.
   if (!tensor_.whole())
     classes.saved_bytes +=
