@@ -23,6 +23,13 @@ Model make_model(const ModelConfig& config, const ModelInputs& inputs) {
                             inputs.splits.expert.count),
                 "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
   }
+  if (inputs.tile_rows > 0 && model.tile_rows == 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("memory.tiles: {} rows, but layers of {} have no MLP of all rows{}",
+                            inputs.tile_rows, config.name,
+                            model.experts_per_token > 0 ? ", they have experts" : ""),
+                "leave it out");
+  }
   model.splits = inputs.splits;
   return model;
 }

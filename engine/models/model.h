@@ -19,18 +19,19 @@ struct Model {
   Blocks blocks;
   /// config.json of the Hugging Face layout, for export.
   std::string config_json;
-  int image_size = 0;                   ///< 0 for text
-  int channels = 0;                     ///< 0 for text
-  int frames = 1;                       ///< images of a sample, each a sample of its layers' norms
-  int classes = 0;                      ///< 0 for text
-  int vocab_size = 0;                   ///< 0 for images
-  int sequence = 0;                     ///< tokens of a sample; 0 for images
-  int experts_per_token = 0;            ///< 0: no layer has experts
-  Splits splits = {};                   ///< ModelInputs::splits
+  int image_size = 0;         ///< 0 for text
+  int channels = 0;           ///< 0 for text
+  int frames = 1;             ///< images of a sample, each a sample of its layers' norms
+  int classes = 0;            ///< 0 for text
+  int vocab_size = 0;         ///< 0 for images
+  int sequence = 0;           ///< tokens of a sample; 0 for images
+  int experts_per_token = 0;  ///< 0: no layer has experts
+  Splits splits = {};         ///< ModelInputs::splits
   std::vector<std::string> class_names = {};  ///< of all classes, as exports have them; or none
-  std::vector<std::string> notes = {};  ///< what a person should know of its config.json
+  std::vector<std::string> notes = {};        ///< what a person should know of its config.json
   Bytes bucket = 0;    ///< neighbouring blocks share groups up to this size of fp32 gradients
   bool drops = false;  ///< a block drops elements while it trains
+  int tile_rows = 0;   ///< on which MLPs work at once; 0: all
   /// Length of a sample, as the layers of this rank see it: patches and class token of an image.
   int tokens = 0;
 
@@ -48,6 +49,7 @@ struct ModelInputs {
   /// Model::bucket of families whose blocks are small.
   Bytes bucket = 0;
   std::vector<std::string> class_names = {};  ///< of the data's labels; none: unknown
+  int tile_rows = 0;                          ///< memory.tiles
   bool fp16 = false;  ///< it computes in fp16, whose largest number is 65504
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }

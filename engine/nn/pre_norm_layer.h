@@ -15,6 +15,7 @@
 #include "engine/nn/block.h"
 #include "engine/nn/moe.h"
 #include "engine/nn/parameter_order.h"
+#include "engine/nn/row_tiles.h"
 #include "engine/nn/tensor_exchanges.h"
 #include "engine/program/cost.h"
 
@@ -27,7 +28,8 @@ struct LayerPlace {
   std::int64_t tokens = 0;       ///< of a sample, on this rank
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
-  AxisPart tensor = {};  ///< of attention and feed-forward; other rows are those of this rank
+  AxisPart tensor = {};        ///< of attention and feed-forward; other rows are those of this rank
+  std::int64_t tile_rows = 0;  ///< on which the MLP works at once (memory.tiles); 0: all
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
 };
 
@@ -98,8 +100,11 @@ class PreNormLayer final : public Block {
     const Bytes whole = rows * place_.width * shape.compute_bytes;       // one [M, D]
     const Bytes stream = own_rows * place_.width * shape.compute_bytes;  // one [m, D]
     std::vector<LayerCost> in_mlp_layers = mlp_.layers(rows, shape.compute_bytes);
+    Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
+    if constexpr (!kExperts) {
+      if (tiled(own_rows)) in_mlp = take_tiles(in_mlp_layers, stream, shape.compute_bytes);
+    }
     const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
-    const Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
@@ -175,7 +180,15 @@ class PreNormLayer final : public Block {
     if constexpr (kExperts) {
       return mlp_.forward(g_mD.rows, batch, context);
     } else {
-      return mlp_.forward(g_mD, call);
+      if (!tiled(g_mD.rows.size(0))) return mlp_.forward(g_mD, call);
+      Call of_tile = call;
+      of_tile.keep_hidden = false;  // it is made again all the same
+      RowTiles tiles{.rows = place_.tile_rows, .work = [this, of_tile](const at::Tensor& rows) {
+                       return mlp_.forward({rows}, of_tile);
+                     }};
+      mlp_.add_parameters(tiles.parameters);
+      // What is computed again is wanted for the backward alone.
+      return in_tiles(g_mD.rows, std::move(tiles), call.mode == Mode::recompute);
     }
   }
 
@@ -186,6 +199,31 @@ class PreNormLayer final : public Block {
     } else {
       return mlp_.maxima_for_input(x_mD, call);
     }
+  }
+
+  /// Makes the MLP's layers those of tiles, which keep the input alone, of `stream` bytes; what
+  /// they hold at once beside that and the output.
+  [[nodiscard]] Workspace take_tiles(std::vector<LayerCost>& layers, Bytes stream,
+                                     int compute_bytes) const {
+    const Bytes of_tile = total(mlp_.layers(place_.tile_rows, compute_bytes)).saved_bytes,
+                rows = place_.tile_rows * place_.width * compute_bytes;
+    const Workspace inside = mlp_.workspace(place_.tile_rows, compute_bytes);
+    for (LayerCost& layer : layers) {
+      layer.made_again += std::exchange(layer.saved_bytes, 0);
+      layer.again_flops = layer.forward_flops;
+      layer.hidden_bytes = layer.held_bytes = 0;
+      layer.weight_flops = 0;
+    }
+    layers.front().saved_bytes = stream;
+    layers.front().made_again = std::max<Bytes>(layers.front().made_again - stream, 0);
+    // Backward, the gradient of all rows, and of a tile also its output, its gradient and the
+    // input's.
+    return {.forward = of_tile + inside.forward + rows,
+            .backward = stream + of_tile + inside.backward + 2 * rows};
+  }
+  /// The MLP works on so many rows in tiles.
+  [[nodiscard]] bool tiled(std::int64_t rows) const {
+    return place_.tile_rows > 0 && place_.tile_rows < rows;
   }
 
   LayerPlace place_;

@@ -270,6 +270,7 @@ int gradient_slot_width(const GroupLayout& group, const StateWidths& widths) {
 Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelCost& cost) {
   const BlockCost& own = cost.blocks.at(to_index(block));
   if (kind == ActionKind::backward_weight) return own.weight_flops;
+  if (kind == ActionKind::recompute) return own.forward_flops - own.again_flops;
   if (!runs_backward(kind)) return own.forward_flops;
   std::int64_t all = 0, trained = 0;
   for (const int group : own.groups) {
@@ -277,7 +278,7 @@ Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelC
     all += elements;
     if (layout.groups[to_index(group)].trainable) trained += elements;
   }
-  const Flops flops = (2 * trained < all ? 1 : 2) * own.forward_flops;
+  const Flops flops = (2 * trained < all ? 1 : 2) * own.forward_flops + own.again_flops;
   return kind == ActionKind::backward ? flops : flops - own.weight_flops;
 }
 

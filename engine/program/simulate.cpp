@@ -249,8 +249,11 @@ double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.made_again + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
+  const Bytes again = block.again_flops > 0 ? block.made_again : 0;
+  if (action.kind == ActionKind::recompute) bytes -= again;
   if (runs_backward(action.kind)) {
     bytes *= 2;  // values and their gradients
+    bytes += again;
     if (program_.keeps_hidden) bytes -= block.hidden_bytes;
   }
   for (const int group : block.groups) {

@@ -331,6 +331,15 @@ void describe(MemoryConfig& c, Visitor& v) {
                "those of all blocks, or (auto) of as few as fit the memory. With auto, outputs "
                "of GELU and SwiGLU, which are always made again else, are kept where they fit, and "
                "a language model's loss is computed in larger chunks."});
+  v.field("tiles", c.tiles,
+          {.text = "Rows (tokens or patches of a micro-batch) on which the MLP of a layer works at "
+                   "once, where this is less than all: its inner activations exist for so many "
+                   "rows only, in training as in evaluation, and are made again in backward. 0 "
+                   "takes all rows. Gradients of its weights are summed tile by tile.",
+           .unit = "rows",
+           .min = 0,
+           .max = kMaxSize,
+           .source = "ALST, arXiv:2506.13996, sec. 3.1"});
   v.field("limit", c.limit,
           {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
                    "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",

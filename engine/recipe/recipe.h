@@ -306,6 +306,7 @@ struct OffloadConfig {
 
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
+  int tiles = 0;          ///< rows on which the MLP of a layer works at once; 0: all
   double limit = 0;       ///< GiB that one rank may hold; 0: what its device has
   double host_limit = 0;  ///< GiB of host memory that the ranks of a host may hold together
   OffloadConfig offload;

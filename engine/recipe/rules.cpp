@@ -309,6 +309,19 @@ void gpu_updates_what_is_pinned(const Recipe& r, RuleContext& context) {
                 "use update: auto or cpu, or place both pinned");
 }
 
+/// A tile is cut from this rank's rows, before anything is exchanged or scaled.
+void tiles_are_of_own_rows(const Recipe& r, RuleContext& context) {
+  if (r.memory.tiles == 0) return;
+  const auto refuse = [&](const std::string& why) {
+    context.error("memory.tiles", fmt::format("{} rows, but {}", r.memory.tiles, why),
+                  "leave it out, or set it to 0");
+  };
+  if (by_name(r)) refuse(fmt::format("model.name {} has no such MLPs", r.model.name));
+  if (r.parallel.tensor > 1) refuse("parallel.tensor cuts the MLPs");
+  if (r.precision.compute == ComputeType::fp8)
+    refuse("precision.compute fp8 scales by the largest value of all rows");
+}
+
 void chunks_are_whole_blocks(const Recipe& r, RuleContext& context) {
   constexpr int kBlock = 128;
   const int chunk = r.memory.offload.chunk;
@@ -350,6 +363,8 @@ const std::vector<Rule>& rules() {
       {gpu_updates_what_is_pinned,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
       {chunks_are_whole_blocks, {"memory.offload.chunk"}},
+      {tiles_are_of_own_rows,
+       {"memory.tiles", "model.name", "parallel.tensor", "precision.compute"}},
   };
   return all;
 }
@@ -482,7 +497,8 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   }
   if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
-    add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
+    add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.targets", "lora.also_train",
+         "lora.weights"},
         "lora.rank 0 adds no adapters");
   } else {
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");

@@ -30,7 +30,7 @@ ops::AttentionShape attention_shape(const BloomConfig& config) {
           .alibi = true};
 }
 
-std::unique_ptr<Block> make_layer(const BloomConfig& config, const Splits& splits,
+std::unique_ptr<Block> make_layer(const BloomConfig& config, const ModelInputs& inputs,
                                   std::int64_t index) {
   const std::string name = fmt::format("transformer.h.{}", index);
   return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
@@ -38,13 +38,14 @@ std::unique_ptr<Block> make_layer(const BloomConfig& config, const Splits& split
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
-                 .tensor = splits.tensor},
+                 .tensor = inputs.splits.tensor,
+                 .tile_rows = inputs.tile_rows},
       LayerNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(bloom_attention_names(name), config.width, attention_shape(config),
-                    initial(config), {}, 0, splits),
+                    initial(config), {}, 0, inputs.splits),
       LayerNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
       Mlp({.up = name + ".mlp.dense_h_to_4h", .down = name + ".mlp.dense_4h_to_h"}, config.width,
-          config.mlp_width, ops::Gelu::tanh, initial(config), splits.tensor));
+          config.mlp_width, ops::Gelu::tanh, initial(config), inputs.splits.tensor));
 }
 
 }  // namespace
@@ -68,8 +69,7 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
       LayerNorm(embeddings + "_layernorm", config.width, config.norm_eps));
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    blocks.push_back(make_layer(config, inputs.splits, i));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, inputs, i));
   blocks.push_back(
       std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
                                      shape, config.tied ? &table : nullptr, initial(config)));
@@ -78,6 +78,7 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
           .notes = config.notes,
+          .tile_rows = inputs.tile_rows,
           .tokens = inputs.own_tokens()};
 }
 

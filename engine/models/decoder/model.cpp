@@ -75,12 +75,12 @@ double stream_eps(const DecoderConfig& config) {
 }
 
 template <class FeedForward>
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const ModelInputs& inputs,
                                   std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
-  SelfAttention attention(decoder_attention_names(name, config), config.width,
-                          attention_shape(config), initial(config),
-                          {.qkv = config.qkv_bias, .output = false}, config.norm_eps, splits);
+  SelfAttention attention(
+      decoder_attention_names(name, config), config.width, attention_shape(config), initial(config),
+      {.qkv = config.qkv_bias, .output = false}, config.norm_eps, inputs.splits);
   attention.scale_output(config.stream_scale);
   mlp.scale_output(config.stream_scale);
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
@@ -88,7 +88,8 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& spl
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
-                 .tensor = splits.tensor},
+                 .tensor = inputs.splits.tensor,
+                 .tile_rows = inputs.tile_rows},
       RmsNorm(name + ".input_layernorm", config.width, stream_eps(config)), std::move(attention),
       RmsNorm(name + ".post_attention_layernorm", config.width, stream_eps(config)),
       std::move(mlp));
@@ -100,14 +101,14 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
   const AxisPart& tensor = inputs.splits.tensor;
   if (!config.has_experts(index)) {
     return make_layer(
-        config, inputs.splits, index,
+        config, inputs, index,
         GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
                          .layers = config.expert_layers(),
                          .tokens = std::max<std::int64_t>(config.sequence, 1)};
-  return make_layer(config, inputs.splits, index,
+  return make_layer(config, inputs, index,
                     Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
@@ -141,6 +142,7 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
           .sequence = inputs.sequence,
           .experts_per_token = static_cast<int>(config.experts_per_token),
           .notes = config.notes,
+          .tile_rows = config.expert_layers() > 0 ? 0 : inputs.tile_rows,
           .tokens = inputs.own_tokens()};
 }
 

@@ -47,8 +47,9 @@ ops::AttentionShape attention_shape(const VitConfig& config) {
 }
 
 std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
-                                  const AxisPart& tensor) {
+                                  const ModelInputs& inputs) {
   const std::string name = layer_name(index);
+  const AxisPart& tensor = inputs.splits.tensor;
   // The head returns the gradients of its two inputs apart, every layer one tensor for both.
   return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
       LayerPlace{.name = name,
@@ -57,6 +58,7 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
                  .first = index == 0,
                  .gradients_apart = index + 1 == config.layers,
                  .tensor = tensor,
+                 .tile_rows = inputs.tile_rows,
                  .drop_path = config.layers > 1 ? config.drop_path * static_cast<double>(index) /
                                                       static_cast<double>(config.layers - 1)
                                                 : 0},
@@ -196,7 +198,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
                 "use parallel.tensor: 1, or model.drop_path: 0");
   Blocks blocks;
   blocks.push_back(std::make_unique<VitStem>(config, tensor));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, tensor));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
   blocks.push_back(std::make_unique<VitHead>(config, tensor));
   return {.blocks = std::move(blocks),
           .config_json = vit_config_json(config, family),
@@ -206,6 +208,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
           .class_names = config.labels,
           .notes = config.notes,
           .drops = config.drop_path > 0,
+          .tile_rows = inputs.tile_rows,
           .tokens = static_cast<int>(config.tokens())};
 }
 

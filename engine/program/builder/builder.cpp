@@ -211,7 +211,7 @@ void Builder::recompute(const Visit& visit) {
   Action action{.reads = inputs_of(visit),
                 .writes = {activations_.take(output, block, micro_batch),
                            activations_.take(saved, block, micro_batch)},
-                .flops = writer_.cost.blocks[to_index(block)].forward_flops};
+                .flops = block_flops(ActionKind::recompute, block, writer_.layout, writer_.cost)};
   if (const int state = writer_.block_state[to_index(block)]; state >= 0)
     action.reads.push_back(state);
   add(ActionKind::recompute, visit, std::move(action));

@@ -1,0 +1,170 @@
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/models/trainable.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/language_batch.h"
+#include "test/models/live_bytes.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+constexpr int kSamples = 6, kTile = 11;  // divides no number of rows
+
+/// A model with MLPs of `tile_rows` rows at once, with adapters on all maps or without.
+Model tiled(const ModelConfig& config, int tile_rows, bool adapters) {
+  Recipe recipe;
+  recipe.model = config;
+  recipe.memory.tiles = tile_rows;
+  if (adapters) {
+    recipe.lora.rank = 4;
+    recipe.lora.targets = {"all-linear"};
+  }
+  Model model = make_trainable_model(recipe, {.classes = 5, .sequence = 16});
+  test::bind_parameters(model, *make_random_weights(3));
+  return model;
+}
+
+ModelConfig any_config() {
+  return GENERATE(test::small_config(), test::small_bloom_config(), test::small_qwen2_config(),
+                  test::small_llama_config());
+}
+
+Batch batch_of(const Model& model) {
+  if (model.is_language()) return test::language_batch(model, kSamples);
+  return {.images = at::ones({kSamples, model.channels, model.image_size, model.image_size}),
+          .labels = at::zeros({kSamples}, at::kLong),
+          .weights = at::ones({kSamples})};
+}
+
+TEST_CASE("tiles of rows change no bit of a loss, and gradients by the order of sums",
+          "[models][tiles]") {
+  const ModelConfig config = any_config();
+  const bool adapters = GENERATE(false, true);
+  CAPTURE(config.name, adapters);
+  Model plain = tiled(config, 0, adapters), tiles = tiled(config, kTile, adapters);
+  const Batch batch = batch_of(plain);
+  const at::Tensor totals = at::zeros({kNumTotals}), again = at::zeros({kNumTotals});
+  const at::Tensor loss = test::run_model(plain.blocks, batch, {.totals = totals}, at::ones({}));
+  CHECK(loss.equal(test::run_model(tiles.blocks, batch, {.totals = again}, at::ones({}))));
+  CHECK(totals.equal(again));
+  for (std::size_t b = 0; b < plain.blocks.size(); ++b) {
+    const auto expected = plain.blocks[b]->parameters(), found = tiles.blocks[b]->parameters();
+    REQUIRE(expected.size() == found.size());
+    for (std::size_t p = 0; p < expected.size(); ++p) {
+      CAPTURE(expected[p]->parts.front().name);
+      if (!expected[p]->trainable) continue;
+      CHECK(at::allclose(found[p]->gradient, expected[p]->gradient, 1e-5, 1e-7));
+    }
+  }
+}
+
+TEST_CASE("a recomputation leaves the MLP to the backward, which has the same gradients",
+          "[models][tiles]") {
+  const ModelConfig config = any_config();
+  CAPTURE(config.name);
+  Model first = tiled(config, kTile, false), second = tiled(config, kTile, false);
+  const Batch batch = batch_of(first);
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const Tensors stem = test::run_forward(*first.blocks[0], {}, batch, context).output;
+  std::vector<Tensors> gradients;
+  for (Model* model : {&first, &second}) {
+    BlockContext own = context;
+    own.mode = model == &first ? Mode::train : Mode::recompute;
+    test::BlockRun run = test::run_forward(*model->blocks[1], stem, batch, own);
+    const Tensors seeds = {at::ones_like(run.output[0]), at::ones_like(run.output[1])};
+    gradients.push_back(test::run_backward(run, seeds));
+  }
+  CHECK(gradients[0].at(0).equal(gradients[1].at(0)));
+  const auto expected = first.blocks[1]->parameters(), found = second.blocks[1]->parameters();
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    CHECK(found[p]->gradient.equal(expected[p]->gradient));
+}
+
+TEST_CASE("blocks with tiles keep exactly the bytes, and stay within the workspace, of their cost",
+          "[models][tiles][cost]") {
+  ModelConfig config = any_config();
+  if (config.mlp_width > 0) config.mlp_width = 256;
+  const bool adapters = GENERATE(false, true);
+  CAPTURE(config.name, adapters);
+  Model model = tiled(config, kTile, adapters);
+  const Batch batch = batch_of(model);
+  const BlockContext context{.totals = at::zeros({kNumTotals}), .keep_hidden = true};
+  const BatchShape shape{.micro_batch = kSamples, .compute_bytes = 4};
+  (void)test::run_model(model.blocks, batch, context, at::ones({}));
+  std::vector<test::BlockRun> runs;
+  test::LiveBytes memory;
+  for (std::size_t b = 0; b + 1 < model.blocks.size(); ++b) {
+    CAPTURE(model.blocks[b]->name());
+    const BlockCost cost = model.blocks[b]->cost(shape);
+    const std::int64_t start = memory.live();
+    runs.push_back(test::run_forward(*model.blocks[b], b == 0 ? Tensors{} : runs.back().output,
+                                     batch, context));
+    if (b == 0) continue;
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
+    CHECK(cost.hidden_bytes == 0);
+    CHECK(cost.again_flops > 0);
+    CHECK(cost.again_flops < cost.forward_flops);
+  }
+  const Tensors& output = runs.back().output;
+  const Tensors seeds = {at::ones_like(output[0]), at::ones_like(output[1])};
+  const BlockCost cost = model.blocks[model.blocks.size() - 2]->cost(shape);
+  (void)memory.take_peak();
+  (void)test::run_backward(runs.back(), seeds);
+  // ATen's steps on a CPU make tensors of a tile, and of attention, that one kernel of a GPU does
+  // not.
+  CHECK(memory.take_peak() <= cost.backward_workspace + 8 * kTile * 256 * 4 + (Bytes{1} << 18));
+}
+
+TEST_CASE("a backward in two parts does the MLP's tiles in the first", "[models][tiles]") {
+  const ModelConfig config = any_config();
+  CAPTURE(config.name);
+  Model model = tiled(config, kTile, false), whole = tiled(config, kTile, false);
+  const Batch batch = batch_of(model);
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const Tensors stem = test::run_forward(*model.blocks[0], {}, batch, context).output;
+  Block& block = *model.blocks[1];
+  test::LiveBytes memory;
+  test::BlockRun run = test::run_forward(block, stem, batch, context),
+                 other = test::run_forward(*whole.blocks[1], stem, batch, context);
+  const Tensors seeds = {at::ones_like(run.output[0]), at::ones_like(run.output[1])};
+  DeferredWork later;
+  for (Parameter* parameter : block.parameters()) parameter->later = &later;
+  (void)test::run_backward(run, seeds);
+  (void)test::run_backward(other, seeds);
+  for (Parameter* parameter : block.parameters()) {
+    CHECK(parameter->later == &later);
+    parameter->later = nullptr;
+  }
+  const Bytes before = memory.live();
+  for (const auto& products : later) products();
+  later.clear();
+  CHECK(before - memory.live() ==
+        block.cost({.micro_batch = kSamples, .compute_bytes = 4}).held_bytes);
+  const auto expected = whole.blocks[1]->parameters(), found = block.parameters();
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    CHECK(found[p]->gradient.equal(expected[p]->gradient));
+}
+
+TEST_CASE("a model without MLPs of all rows refuses tiles", "[models][tiles]") {
+  const ModelConfig config = GENERATE(test::small_qwen2_moe_config(), [] {
+    ModelConfig convolutional;
+    convolutional.name = "mobilenet-v2";
+    return convolutional;
+  }());
+  CAPTURE(config.name);
+  CHECK_THROWS_AS(make_model(config, {.classes = 5, .sequence = 16, .tile_rows = 8}), Error);
+}
+
+}  // namespace
+}  // namespace dstrain
