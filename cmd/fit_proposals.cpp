@@ -8,33 +8,21 @@
 #include <optional>
 #include <utility>
 
-#include "cmd/overrides.h"
-#include "cmd/planned_model.h"
-#include "cmd/recipe_plan.h"
+#include "cmd/memory_planner.h"
 #include "engine/base/units.h"
-#include "engine/program/recompute_choice.h"
-#include "engine/recipe/phases.h"
 
 namespace dstrain {
 namespace {
 
-struct PlannedMemory {
-  Bytes memory = 0, limit = 0;
-  double step_s = 0;  ///< of the longest phase
-};
-
 class FitSearch {
  public:
-  FitSearch(std::string recipe, std::vector<std::string> overrides, int ranks, Machine machine)
-      : file_(std::move(recipe)),
-        overrides_(std::move(overrides)),
+  FitSearch(const std::string& recipe, const std::vector<std::string>& overrides, int ranks,
+            Machine machine)
+      : planner_(recipe, overrides, ranks),
+        recipe_(planner_.recipe()),
         ranks_(ranks),
         machine_(std::move(machine)) {
-    const LoadedRecipe loaded = load_recipe(file_, overrides_);
-    weights_ = with_known_sizes(loaded.recipe).model.weights;
-    recipe_ = loaded.recipe;
-    const ParallelConfig& parallel = recipe_.parallel;
-    const int data_ranks = ranks_ / (parallel.pipeline * parallel.tensor * parallel.sequence);
+    const int data_ranks = planner_.data_ranks();
     // With fillers.
     const auto samples = [&](int micro) {
       const int each = micro * data_ranks;
@@ -46,17 +34,7 @@ class FitSearch {
   }
 
   [[nodiscard]] PlannedMemory plan(const std::vector<std::string>& settings) const {
-    LoadedRecipe loaded = with_settings(file_, overrides_, settings, "--fit");
-    // Its note was printed once.
-    loaded.recipe.model.weights = weights_;
-    PlannedMemory max;
-    for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
-      const PlanReport report = plan_recipe(loaded, ranks_, machine_, phase).report;
-      max.memory = std::max(max.memory, report.step.ledger.total());
-      max.limit = report.machine.device_memory;
-      max.step_s = std::max(max.step_s, report.step.step_s);
-    }
-    return max;
+    return planner_.plan(settings, machine_, "--fit");
   }
 
   [[nodiscard]] std::vector<FitProposal> proposals() const {
@@ -66,7 +44,7 @@ class FitSearch {
       return proposal.has_value();
     };
     add(smaller_batch({}));
-    if (recipe_.memory.recompute == Recompute::none) add(fitting({kRecompute}));
+    if (recipe_.memory.recompute != Recompute::none || !add(fitting({kRecompute}))) add(in_tiles());
     for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMaxStage; ++stage) {
       if (add(at_least({fmt::format("parallel.zero.stage={}", stage)}))) break;
     }
@@ -81,15 +59,15 @@ class FitSearch {
 
  private:
   static constexpr const char* kRecompute = "memory.recompute=auto";
+  static constexpr const char* kTiles = "memory.tiles=4096";
+  static constexpr const char* kInputs = "memory.offload.activations=pinned";
   static constexpr int kMaxStage = 3;
 
   /// Nothing: it does not fit, or is no recipe for these ranks.
   [[nodiscard]] std::optional<FitProposal> fitting(std::vector<std::string> settings) const {
     try {
       const PlannedMemory made = plan(settings);
-      const double kept = recipe_.memory.limit > 0 ? 0 : kMemoryReserve;
-      if (static_cast<double>(made.memory) > (1 - kept) * static_cast<double>(made.limit))
-        return std::nullopt;
+      if (!fits_with_reserve(made, recipe_)) return std::nullopt;
       return FitProposal{std::move(settings), made.memory, made.step_s};
     } catch (const Error&) {
       return std::nullopt;
@@ -114,6 +92,15 @@ class FitSearch {
     return best;
   }
 
+  /// MLPs in tiles, with inputs of blocks on the host where that is not enough.
+  [[nodiscard]] std::optional<FitProposal> in_tiles() const {
+    if (recipe_.memory.tiles > 0) return std::nullopt;
+    std::vector<std::string> settings = {kRecompute, kTiles};
+    if (auto alone = fitting(settings)) return alone;
+    settings.emplace_back(kInputs);
+    return fitting(std::move(settings));
+  }
+
   [[nodiscard]] std::optional<FitProposal> at_least(std::vector<std::string> settings) const {
     if (auto alone = fitting(settings)) return alone;
     if (recipe_.memory.recompute == Recompute::none) {
@@ -123,12 +110,10 @@ class FitSearch {
     return smaller_batch(settings);
   }
 
-  std::string file_;
-  std::vector<std::string> overrides_;
+  MemoryPlanner planner_;
+  const Recipe& recipe_;
   int ranks_;
   Machine machine_;
-  std::string weights_;
-  Recipe recipe_;
   std::vector<int> smaller_;  ///< batch.micro below the recipe's, without more fillers
 };
 
@@ -155,8 +140,8 @@ std::string misfit_text(const FitReport& report) {
 
 std::string proposals_text(const FitReport& report) {
   if (report.proposals.empty())
-    return "neither a smaller batch.micro nor recomputation, ZeRO or states on the host make it "
-           "fit; take more ranks";
+    return "neither a smaller batch.micro nor recomputation, tiles, ZeRO or states on the host "
+           "make it fit; take more ranks";
   std::string text = "what fits, with memory of a rank and planned step:";
   for (const FitProposal& proposal : report.proposals) {
     text += fmt::format("\n    {:<64} {:>11} {:>9.1f} ms",

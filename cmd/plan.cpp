@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "cmd/command.h"
 #include "cmd/fit_proposals.h"
 #include "cmd/hub_names.h"
+#include "cmd/longest_sequence.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
@@ -42,6 +45,26 @@ int plan_auto(const PlanOptions& options) {
   if (!options.write.empty())
     write_file_atomically(options.write,
                           recipe_fragment(search.plan, search.plan.rows.front(), search.title));
+  return 0;
+}
+
+int plan_longest(const PlanOptions& options) {
+  if (options.recipes.size() > 1)
+    throw Error(ErrorKind::usage,
+                fmt::format("--longest plans one recipe, here are {}", options.recipes.size()),
+                "give one");
+  const std::string& recipe = options.recipes.front();
+  bring_named(recipe, options.overrides, Bring::config);
+  const bool on_cpu =
+      load_recipe(recipe, options.overrides).recipe.parallel.backend == Backend::gloo;
+  const Machine machine = plan_machine(options.machine, on_cpu);
+  std::vector<Bytes> memories;
+  for (const double gb : options.memory_gb) memories.push_back(std::llround(gb * 1e9));
+  if (memories.empty()) memories = {machine.device_memory};
+  std::ranges::sort(memories);
+  const LongestTable table =
+      longest_sequences(recipe, options.overrides, options.ranks, machine, memories);
+  print_text(options.json ? longest_json(table) : longest_text(table));
   return 0;
 }
 
@@ -108,6 +131,7 @@ void take_plan_words(PlanOptions& options, bool ranks_given) {
 
 int plan(const PlanOptions& options) {
   if (options.search) return plan_auto(options);
+  if (options.longest) return plan_longest(options);
   const bool list = options.json && options.recipes.size() > 1;
   bool fits = true;
   for (std::size_t i = 0; i < options.recipes.size(); ++i) {
@@ -137,6 +161,8 @@ Command add_plan(CLI::App& root) {
       "Examples:\n"
       "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
       "  dstrain plan vit-huge zero3 2 8 32 10\n"
+      "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa_lora.yaml --longest --memory 12,24 "
+      "--machine rtx4090\n"
       "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa.yaml --auto --ranks 8 --write "
       "layout.yaml");
   add_recipes(*app, options->recipes, Words::yes)
@@ -175,6 +201,18 @@ Command add_plan(CLI::App& root) {
       ->excludes(json);
   CLI::Option* search = app->add_flag(
       "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
+  CLI::Option* longest =
+      app->add_flag("--longest", options->longest,
+                    "Find the longest data.sequence that fits, with each way to save memory put "
+                    "on the ones before.")
+          ->excludes(search);
+  app->add_option(
+         "--memory", options->memory_gb,
+         "Memories of devices in GB (1e9 bytes) to find it for: 8,12,16,24,48,80. Default: "
+         "the machine's.")
+      ->needs(longest)
+      ->delimiter(',')
+      ->check(positive_number());
   app->add_option("--top", options->top, "Layouts to show. Default: 10.")
       ->needs(search)
       ->check(number_in(1, 100));

@@ -14,6 +14,8 @@ struct PlanOptions {
   bool json = false;
   bool program = false;  ///< the actions of a step in place of tables
   MachineOptions machine;
+  bool longest = false;             ///< samples that fit, instead of the recipe's own plan
+  std::vector<double> memory_gb{};  ///< of devices for that; empty: the machine's
   bool search = false;  ///< for the fastest layout; the others are of the search
   int top = 10;         ///< rows
   std::string write;    ///< file for the first row as sections of a recipe; empty: none

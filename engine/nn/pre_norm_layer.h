@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -181,10 +183,9 @@ class PreNormLayer final : public Block {
       return mlp_.forward(g_mD.rows, batch, context);
     } else {
       if (!tiled(g_mD.rows.size(0))) return mlp_.forward(g_mD, call);
-      Call of_tile = call;
-      of_tile.keep_hidden = false;  // it is made again all the same
-      RowTiles tiles{.rows = place_.tile_rows, .work = [this, of_tile](const at::Tensor& rows) {
-                       return mlp_.forward({rows}, of_tile);
+      RowTiles tiles{.rows = place_.tile_rows,
+                     .work = [this, call](const at::Tensor& rows, std::int64_t begin) {
+                       return mlp_.forward({rows}, of_tile(call, rows, begin));
                      }};
       mlp_.add_parameters(tiles.parameters);
       // What is computed again is wanted for the backward alone.
@@ -199,6 +200,18 @@ class PreNormLayer final : public Block {
     } else {
       return mlp_.maxima_for_input(x_mD, call);
     }
+  }
+
+  /// The call of one tile. Dropout goes by the places of rows.
+  [[nodiscard]] static Call of_tile(Call call, const at::Tensor& rows_rD, std::int64_t begin) {
+    call.keep_hidden = false;  // it is made again all the same
+    const std::int64_t rows = rows_rD.size(0);
+    if (call.own.rows.defined()) {
+      call.own.rows = call.own.rows.narrow(0, begin, rows);
+    } else if (call.trains() && call.dropout_seed.defined()) {
+      call.own.rows = at::arange(begin, begin + rows, rows_rD.options().dtype(at::kInt));
+    }
+    return call;
   }
 
   /// Makes the MLP's layers those of tiles, which keep the input alone, of `stream` bytes; what

@@ -50,7 +50,7 @@ struct InTiles : torch::autograd::Function<InTiles> {
     at::Tensor y = at::empty_like(x);
     if (!skip) {
       each_tile(x.size(0), kept->tiles.rows, [&](std::int64_t begin, std::int64_t rows) {
-        y.narrow(0, begin, rows).copy_(kept->tiles.work(x.narrow(0, begin, rows)));
+        y.narrow(0, begin, rows).copy_(kept->tiles.work(x.narrow(0, begin, rows), begin));
       });
     }
     return y;
@@ -65,7 +65,7 @@ struct InTiles : torch::autograd::Function<InTiles> {
     at::Tensor dx = at::empty_like(x);
     each_tile(x.size(0), tiles.rows, [&](std::int64_t begin, std::int64_t rows) {
       const at::Tensor own = x.narrow(0, begin, rows).detach().requires_grad_(true);
-      const at::Tensor y = tiles.work(own);
+      const at::Tensor y = tiles.work(own, begin);
       const at::Tensor gradient =
           torch::autograd::grad({y}, {own}, {grads.front().narrow(0, begin, rows)}).front();
       dx.narrow(0, begin, rows).copy_(gradient);

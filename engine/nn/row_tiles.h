@@ -18,7 +18,8 @@ struct RowTiles {
   /// What `work` reads. Their gradients are added up tile by tile, and none is put off
   /// (Parameter::later).
   std::vector<Parameter*> parameters = {};
-  std::function<at::Tensor(const at::Tensor& rows)> work = {};  ///< [r, D] -> [r, D]
+  /// [r, D] -> [r, D]; `begin` is the first row's place in x.
+  std::function<at::Tensor(const at::Tensor& rows, std::int64_t begin)> work = {};
 };
 
 /// work(x) [M, D]. `skip`: it runs for its backward alone, and the result holds anything.
