@@ -128,7 +128,7 @@ the peer in the newest call that ran both, which may be older than the row: card
           lambda row: "one core" not in row["case"] and ("whole" not in row["case"] or "files" in row["case"])),
 ], """
 Files without a table here: `checks.tsv` (what passed on GPUs),
-`observing.tsv` (what timing and traces cost), `recompute.tsv` (choices of `memory.recompute: auto`), `graphs.tsv`, `blocks.tsv` (measured layers), `losses.tsv` (ends of runs), `zeropp_losses.tsv`, `machine.tsv` (rates of links, memory, copies). Not kept: [TRIED.md](../engine/kernels/TRIED.md).
+`observing.tsv` (what timing and traces cost), `recompute.tsv` (choices of `memory.recompute: auto`), `small_cards.tsv` (long samples), `graphs.tsv`, `blocks.tsv` (measured layers), `losses.tsv` (ends of runs), `zeropp_losses.tsv`, `machine.tsv` (rates of links, memory, copies). Not kept: [TRIED.md](../engine/kernels/TRIED.md).
 """)
 
 KERNELS = Page("engine/kernels/BENCHMARKS.md", "engine/kernels/benchmarks", """

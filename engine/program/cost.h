@@ -49,7 +49,7 @@ struct LayerCost {
   Flops forward_flops = 0;
   Bytes saved_bytes = 0;
   Bytes made_again = 0;    ///< not saved, but computed again in backward, in one pass with others
-  Flops again_flops = 0;   ///< of forward: those that backward runs once more for that
+  Flops again_flops = 0;   ///< of forward: what backward runs once more for that
   Bytes hidden_bytes = 0;  ///< as BlockCost::hidden_bytes
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
@@ -97,7 +97,7 @@ struct BlockCost {
   Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
   Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
   Bytes made_again = 0;   ///< moved as if it was saved, but computed again in backward
-  /// Of forward_flops: those that backward runs once more, and a recomputation leaves out.
+  /// Part of forward_flops that backward runs once more, and a recomputation leaves out.
   Flops again_flops = 0;
   /// Outputs of activation functions that backward writes once more, or does not where
   /// ProgramOptions::keep_hidden has them saved.

@@ -408,7 +408,7 @@ Flops useful_flops(const std::vector<Program>& line) {
   Flops flops = 0;
   for (const Program& program : line) {
     for (const Action& action : program.actions) {
-      if (runs_block(action.kind) && action.kind != ActionKind::recompute) flops += action.flops;
+      if (runs_block(action.kind)) flops += action.flops - action.again_flops;
     }
   }
   return flops / static_cast<double>(line.size());

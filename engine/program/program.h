@@ -150,6 +150,7 @@ struct Action {
   std::vector<int> frees{};  ///< hold nothing afterwards
   Bytes workspace = 0;       ///< transient device memory beside the buffers
   Flops flops = 0;
+  Flops again_flops = 0;  ///< of these: work of a forward that is done once more
   std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
   /// The same, of actions of the run before this one. A program that follows another one starts
   /// when that one has ended on all lanes.

@@ -212,6 +212,7 @@ void Builder::recompute(const Visit& visit) {
                 .writes = {activations_.take(output, block, micro_batch),
                            activations_.take(saved, block, micro_batch)},
                 .flops = block_flops(ActionKind::recompute, block, writer_.layout, writer_.cost)};
+  action.again_flops = action.flops;
   if (const int state = writer_.block_state[to_index(block)]; state >= 0)
     action.reads.push_back(state);
   add(ActionKind::recompute, visit, std::move(action));
@@ -232,7 +233,8 @@ void Builder::backward(const Visit& visit) {
   for (const int group : trained) gradients_.clear(group, micro_batch);
   const ActionKind kind = split ? ActionKind::backward_input : ActionKind::backward;
   Action action{.reads = inputs_of(visit),
-                .flops = block_flops(kind, block, writer_.layout, writer_.cost)};
+                .flops = block_flops(kind, block, writer_.layout, writer_.cost),
+                .again_flops = writer_.cost.blocks[to_index(block)].again_flops};
   if (split) action.writes.push_back(activations_.take(held, block, micro_batch));
   for (const BufferRole role : {output, saved}) {
     const int id = activations_.give_back(role, block, micro_batch);

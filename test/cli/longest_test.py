@@ -1,0 +1,51 @@
+"""`dstrain plan --longest`: what it says fits does, a little more does not, and each way to save memory allows more."""
+import json
+
+from support import expect_success, run
+
+LORA = "recipes/qwen/qwen2.5-3b_random_lora_24gb.yaml"
+PLAIN = ["--set", "model.name=llama-3.1-8b", "--set", "data.sequence=16384", "--set", "memory.recompute=none", "--set", "memory.tiles=0", "--set", "memory.offload.activations=none"]
+SIZES = [20, 24]
+
+
+def table(*arguments):
+    made = run("plan", *arguments, "--longest", "--json", "--machine", "h100")
+    assert made.returncode == 0, made.stderr
+    return json.loads(made.stdout)
+
+
+rows = table(LORA, *PLAIN, "--memory", ",".join(map(str, SIZES)))["rows"]
+assert len(rows) == 4 and rows[0]["settings"] == [], rows
+tokens = [[device["tokens"] for device in row["devices"]] for row in rows]
+for shorter, longer in zip(tokens, tokens[1:]):
+    assert all(a <= b for a, b in zip(shorter, longer)), tokens
+assert tokens[3][1] > 4 * tokens[1][1], tokens
+assert all(row[0] < row[1] for row in tokens), tokens
+
+# The plan of the recipe itself says the same.
+last = rows[3]["devices"][1]
+settings = [word for setting in rows[3]["settings"] for word in ("--set", setting)]
+for longer, fits in ((0, True), (last["tokens"] // 50 // 128 * 128, False)):
+    own = run("plan", LORA, *PLAIN, *settings, "--machine", "h100", "--json", "--set", f"data.sequence={last['tokens'] + longer}",
+              "--set", f"memory.limit={24e9 * 0.96 / 2**30}")
+    assert (own.returncode == 0) == fits, (longer, own.stderr[-500:])
+    if fits:
+        assert last["bytes"] <= 24e9 * 0.96, last
+
+# A way that the recipe has already is no row; one that it cannot have says why.
+assert len(table(LORA)["rows"]) == 1
+refused = table("recipes/qwen/qwen2.5-3b_random.yaml", "--ranks", 2, "--set", "parallel.tensor=2", "--memory", 80)["rows"]
+assert "parallel.tensor" in refused[2]["refused"] and refused[2]["devices"] == [], refused
+text = expect_success(run("plan", LORA, "--longest", "--machine", "rtx4090"))
+assert "longest data.sequence of qwen2.5-3b" in text, text
+
+for arguments, words in ((["recipes/quickstart.yaml", "--longest"], "no model of text"), ([LORA, "--memory", 24], "--longest"),
+                         ([LORA, "--longest", "--memory", 0], "--memory"), ([LORA, "--longest", "--auto"], "--longest"),
+                         ([LORA, LORA, "--longest"], "give one")):
+    wrong = run("plan", *arguments)
+    assert wrong.returncode == 64 and words in wrong.stderr, (arguments, wrong.stderr)
+
+# What only tiles make fit is proposed with them.
+small = run("plan", LORA, *PLAIN, "--machine", "h100", "--set", "memory.limit=20")
+assert small.returncode == 64 and "memory.tiles=4096" in small.stderr, small.stderr
+print("plan --longest: rows, limits, refusals, proposals")
