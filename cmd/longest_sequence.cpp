@@ -18,7 +18,7 @@ namespace dstrain {
 namespace {
 
 constexpr const char* kOrigin = "--longest";
-constexpr std::int64_t kStep = 128, kMaxTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kStep = 128, kMaxTokens = std::int64_t{1} << 20;  // of data.sequence
 
 class LongestSearch {
  public:
@@ -40,8 +40,9 @@ class LongestSearch {
     std::int64_t low = std::max<std::int64_t>(from / kStep, 1);
     if (!fits(low)) return best;
     std::int64_t high = 2 * low;
-    while (high * kStep < kMaxTokens && fits(high)) high *= 2;
+    while (high * kStep <= kMaxTokens && fits(high)) high *= 2;
     low = best.tokens / kStep;
+    high = std::min(high, kMaxTokens / kStep + 1);
     // Half a per mille is closer than a plan is to what is measured.
     while (high - low > std::max<std::int64_t>(low / 2000, 1)) {
       const std::int64_t middle = low + (high - low) / 2;

@@ -33,8 +33,9 @@ std::vector<Parameter*> LanguageHead::parameters() {
 }
 
 at::Tensor LanguageHead::normalize(const Tensors& input) {
-  DSTRAIN_CHECK(input.size() == 2, name_ + ": wrong number of inputs");
-  return std::visit([&](auto& norm) { return norm.forward(input[0], input[1]).second; }, norm_);
+  DSTRAIN_CHECK(input.size() == (shape_.joined ? 1u : 2u), name_ + ": wrong number of inputs");
+  const auto delta = shape_.joined ? std::nullopt : std::optional<at::Tensor>(input[1]);
+  return std::visit([&](auto& norm) { return norm.forward(input[0], delta).second; }, norm_);
 }
 
 at::Tensor LanguageHead::logits(const Tensors& input) {
@@ -116,8 +117,10 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
       .name = name_,
       .forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel())};
   if (table_ == &own_table_) count(own_table_, logit_cost);
-  // Sum and output of the norm; the logits are made again in backward, a few rows at a time.
-  cost.take({std::visit([&](const auto& norm) { return norm.cost(own_rows, 2 * stream); }, norm_),
+  // Output and sum of the norm, unless that is the input; the logits are made again in backward, a
+  // few rows at a time.
+  const Bytes kept = (shape_.joined ? 1 : 2) * stream;
+  cost.take({std::visit([&](const auto& norm) { return norm.cost(own_rows, kept); }, norm_),
              std::move(logit_cost)});
   cost.boundary = {{{}, kFloatBytes}};
   if (cut) add_loss_exchanges(cost, own_rows, shape.compute_bytes);

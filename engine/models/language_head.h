@@ -25,6 +25,7 @@ struct LanguageShape {
   std::int64_t sequence = 0;  ///< tokens of a sample, on this rank
   AxisPart part = {};         ///< of each sample that this rank has
   AxisPart tensor = {};
+  bool joined = false;  ///< LayerPlace::joined
 };
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
@@ -50,11 +51,11 @@ class LanguageHead final : public Block {
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
   [[nodiscard]] std::int64_t width() const { return shape_.width; }
-  /// {x, delta} -> [M, V]; of a whole table.
+  /// {x, delta} or their sum -> [M, V]; of a whole table.
   [[nodiscard]] at::Tensor logits(const Tensors& input);
 
  private:
-  /// The final norm's output for {x, delta}.
+  /// The final norm's output for {x, delta} or their sum.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
   void choose_next(const Tensors& input, const BlockContext& context);
   /// The loss of this rank's rows, or of all.

@@ -31,13 +31,14 @@ struct LayerPlace {
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
   AxisPart tensor = {};        ///< of attention and feed-forward; other rows are those of this rank
+  bool joined = false;         ///< layers hand on {x + delta}, the sum, for the sake of memory
   std::int64_t tile_rows = 0;  ///< on which the MLP works at once (memory.tiles); 0: all
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
 };
 
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
-/// are one pass.
+/// are one pass. Joined, it is their sum, with the same bits: half the bytes, for one pass more.
 ///
 /// Legend: D width, M = B * T rows, of B samples of T tokens, m those of this tensor rank.
 template <class Norm, class FeedForward>
@@ -74,7 +75,7 @@ class PreNormLayer final : public Block {
 
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override {
-    DSTRAIN_CHECK(input.size() == (place_.first ? 1u : 2u), name() + ": wrong number of inputs");
+    DSTRAIN_CHECK(input.size() == (sums_first() ? 2u : 1u), name() + ": wrong number of inputs");
     // Texts may be shorter than the model's samples.
     const std::int64_t samples = batch.tokens.defined()
                                      ? batch.tokens.size(0)
@@ -83,12 +84,14 @@ class PreNormLayer final : public Block {
     const at::Tensor before = attention_.maxima_for_input(input[0], call),
                      after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
-        input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]), before);
+        input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
     const auto [y_mD, g_mD] = norm_after_.forward(
         x_mD,
         kept(attention_.forward({h_mD, before}, samples, batch.sequences, call), samples, 0, call),
         after);
-    return {y_mD, kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call)};
+    at::Tensor delta_mD = kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call);
+    if (place_.joined) return {delta_mD.add_(y_mD)};
+    return {y_mD, delta_mD};
   }
 
   void rehearse(const BatchShape& shape, const at::TensorOptions& compute,
@@ -110,10 +113,10 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
-    // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
-    // handed on, so the boundary counts it. What follows a norm keeps the norm's output, or what it
-    // gathers of all ranks'.
-    std::vector<LayerCost> layers = {norm_before_.cost(own_rows, place_.first ? 0 : stream)};
+    // The first norm keeps its sum, which is the input where nothing is added; the second norm's
+    // sum is handed on, so the boundary counts it, unless what is handed on is another sum. What
+    // follows a norm keeps the norm's output, or what it gathers of all ranks'.
+    std::vector<LayerCost> layers = {norm_before_.cost(own_rows, sums_first() ? stream : 0)};
     const auto append = [&layers](std::vector<LayerCost> more) {
       layers.insert(layers.end(), more.begin(), more.end());
     };
@@ -133,13 +136,13 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
-    append({norm_after_.cost(own_rows, 0)});
+    append({norm_after_.cost(own_rows, place_.joined ? stream : 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
-    cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
+    cost.boundary.assign(place_.joined ? 1 : 2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
     cost.forward_workspace =
@@ -151,7 +154,7 @@ class PreNormLayer final : public Block {
     cost.backward_workspace =
         std::max(stream + in_mlp.backward + by_mlp,
                  2 * stream + in_attention.backward - kept_by_mlp + gathered) +
-        (place_.gradients_apart ? stream : 0);
+        (place_.gradients_apart && !place_.joined ? stream : 0);
     // Kept, it is not made in the first place, and has been let go by the second.
     if constexpr (!kExperts) cost.hidden_workspace = -cost.hidden_bytes;
     if (place_.drop_path > 0) {
@@ -234,6 +237,8 @@ class PreNormLayer final : public Block {
     return {.forward = of_tile + inside.forward + rows,
             .backward = stream + of_tile + inside.backward + 2 * rows};
   }
+  /// Its input is {x, delta}.
+  [[nodiscard]] bool sums_first() const { return !place_.first && !place_.joined; }
   /// The MLP works on so many rows in tiles.
   [[nodiscard]] bool tiled(std::int64_t rows) const {
     return place_.tile_rows > 0 && place_.tile_rows < rows;

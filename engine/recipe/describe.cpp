@@ -334,8 +334,9 @@ void describe(MemoryConfig& c, Visitor& v) {
   v.field("tiles", c.tiles,
           {.text = "Rows (tokens or patches of a micro-batch) on which the MLP of a layer works at "
                    "once, where this is less than all: its inner activations exist for so many "
-                   "rows only, in training as in evaluation, and are made again in backward. 0 "
-                   "takes all rows. Gradients of its weights are summed tile by tile.",
+                   "rows only, in training as in evaluation, and are made again in backward; layers "
+                   "hand on one tensor instead of two. 0 takes all rows. Gradients of its weights "
+                   "are summed tile by tile.",
            .unit = "rows",
            .min = 0,
            .max = kMaxSize,

@@ -89,6 +89,7 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const ModelInputs
                  .tokens = config.sequence,
                  .first = index == 0,
                  .tensor = inputs.splits.tensor,
+                 .joined = inputs.tile_rows > 0,
                  .tile_rows = inputs.tile_rows},
       RmsNorm(name + ".input_layernorm", config.width, stream_eps(config)), std::move(attention),
       RmsNorm(name + ".post_attention_layernorm", config.width, stream_eps(config)),
@@ -126,7 +127,8 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                             .vocab_size = config.vocab_size,
                             .sequence = config.sequence,
                             .part = inputs.splits.sequence,
-                            .tensor = tensor};
+                            .tensor = tensor,
+                            .joined = inputs.tile_rows > 0};
   Blocks blocks;
   auto stem = std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config),
                                           config.stream_scale);

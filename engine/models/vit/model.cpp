@@ -58,6 +58,7 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
                  .first = index == 0,
                  .gradients_apart = index + 1 == config.layers,
                  .tensor = tensor,
+                 .joined = inputs.tile_rows > 0,
                  .tile_rows = inputs.tile_rows,
                  .drop_path = config.layers > 1 ? config.drop_path * static_cast<double>(index) /
                                                       static_cast<double>(config.layers - 1)
@@ -118,10 +119,11 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   return cost;
 }
 
-VitHead::VitHead(const VitConfig& config, const AxisPart& tensor)
+VitHead::VitHead(const VitConfig& config, const AxisPart& tensor, bool joined)
     : name_("classifier"),
       config_(config),
       tensor_(tensor),
+      joined_(joined),
       norm_("vit.layernorm", config.width, config.norm_eps),
       classifier_({{name_, config.classes}}, {config.width}, initial(config)) {}
 
@@ -133,19 +135,18 @@ std::vector<Parameter*> VitHead::parameters() {
 }
 
 at::Tensor VitHead::logits(const Tensors& input, Communicator* ranks) {
-  DSTRAIN_CHECK(input.size() == 2, name_ + ": wrong number of inputs");
+  DSTRAIN_CHECK(input.size() == (joined_ ? 1u : 2u), name_ + ": wrong number of inputs");
   const std::int64_t batch = input[0].size(0) * tensor_.count / config_.tokens();
+  Tensors tokens;  // the norm acts on each by itself, so only the class token needs it
   if (ranks != nullptr) {
     const at::Tensor rows =
         at::arange(batch, input[0].options().dtype(at::kLong)) * config_.tokens();
-    return classifier_.forward(norm_
-                                   .forward(ops::collect_rows(input[0], rows, ranks),
-                                            ops::collect_rows(input[1], rows, ranks))
-                                   .second);
+    for (const at::Tensor& own : input) tokens.push_back(ops::collect_rows(own, rows, ranks));
+  } else {
+    for (const at::Tensor& own : input) tokens.push_back(ops::first_token(own, batch));
   }
-  // The norm acts on each token by itself, so only the class token needs it.
-  return classifier_.forward(
-      norm_.forward(ops::first_token(input[0], batch), ops::first_token(input[1], batch)).second);
+  const auto delta = joined_ ? std::nullopt : std::optional<at::Tensor>(tokens[1]);
+  return classifier_.forward(norm_.forward(tokens[0], delta).second);
 }
 
 Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
@@ -199,7 +200,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
   Blocks blocks;
   blocks.push_back(std::make_unique<VitStem>(config, tensor));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
-  blocks.push_back(std::make_unique<VitHead>(config, tensor));
+  blocks.push_back(std::make_unique<VitHead>(config, tensor, inputs.tile_rows > 0));
   return {.blocks = std::move(blocks),
           .config_json = vit_config_json(config, family),
           .image_size = static_cast<int>(config.image_size),

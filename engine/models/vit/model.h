@@ -41,20 +41,22 @@ class VitStem final : public Block {
 /// all of them, and the loss counts on the first.
 class VitHead final : public Block {
  public:
-  explicit VitHead(const VitConfig& config, const AxisPart& tensor = {});
+  /// `joined` as LayerPlace has it.
+  explicit VitHead(const VitConfig& config, const AxisPart& tensor = {}, bool joined = false);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
-  /// {x, delta} -> [B, classes]. `ranks` are those that have the other rows, or null.
+  /// {x, delta} or their sum -> [B, classes]. `ranks` are those that have the other rows, or null.
   [[nodiscard]] at::Tensor logits(const Tensors& input, Communicator* ranks = nullptr);
 
  private:
   std::string name_;
   VitConfig config_;
   AxisPart tensor_;
+  bool joined_;
   LayerNorm norm_;
   Linear classifier_;
 };
