@@ -268,8 +268,11 @@ Flops useful_flops(const Strategy& strategy) {
   return useful_flops(strategy.line) * filled;
 }
 
-Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
-                       const Machine& machine, int rank) {
+namespace {
+
+/// The strategy with the schedule that the recipe names, or with the one that ends first.
+Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size,
+                     const Machine& machine, int rank) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
   at_least_a_block_per_rank(cost, mesh.degree(Axis::pipeline));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
@@ -322,6 +325,32 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
           .evaluation = std::move(evaluation[own]),
           .gathering = std::move(gathering[own]),
           .hash = combined};
+}
+
+/// Whether every stage fits the memory of its ranks, where that is known.
+bool stages_fit(const Strategy& strategy, const Recipe& recipe, const ModelCost& cost,
+                const Machine& machine) {
+  return std::ranges::all_of(strategy.line, [&](const Program& program) {
+    const MemoryLimit limit = memory_limit(recipe, program, strategy.layout, cost, machine);
+    return limit.bytes == 0 || peak_memory(program).total() + limit.fixed <= limit.bytes;
+  });
+}
+
+}  // namespace
+
+Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
+                       const Machine& machine, int rank) {
+  Strategy strategy = strategy_of(recipe, cost, world_size, machine, rank);
+  const StagesConfig& stages = recipe.parallel.stages;
+  const bool open = stages.schedule == ScheduleName::automatic && stages.chunks == 0 &&
+                    stages.layers.empty() && strategy.schedule &&
+                    strategy.schedule != ScheduleName::one_f_one_b;
+  if (!open || stages_fit(strategy, recipe, cost, machine)) return strategy;
+  // Schedules are chosen by estimates of their memory. 1F1B holds the least.
+  Recipe plain = recipe;
+  plain.parallel.stages.schedule = ScheduleName::one_f_one_b;
+  Strategy least = strategy_of(plain, cost, world_size, machine, rank);
+  return stages_fit(least, recipe, cost, machine) ? std::move(least) : std::move(strategy);
 }
 
 }  // namespace dstrain

@@ -36,6 +36,10 @@ for longer, fits in ((0, True), (last["tokens"] // 50 // 128 * 128, False)):
 assert len(table(LORA)["rows"]) == 1
 refused = table("recipes/qwen/qwen2.5-3b_random.yaml", "--ranks", 2, "--set", "parallel.tensor=2", "--memory", 80)["rows"]
 assert "parallel.tensor" in refused[2]["refused"] and refused[2]["devices"] == [], refused
+# Where an interleaved schedule does not fit, a pipeline takes 1F1B.
+stages = table("recipes/qwen/qwen2.5-3b_metamathqa_2d.yaml", "--ranks", 4, "--memory", 42)["rows"]
+in_stages = [row["devices"][0]["tokens"] for row in stages]
+assert in_stages == sorted(in_stages), in_stages
 text = expect_success(run("plan", LORA, "--longest", "--machine", "rtx4090"))
 assert "longest data.sequence of qwen2.5-3b" in text, text
 
