@@ -48,7 +48,7 @@ class FitSearch {
     for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMaxStage; ++stage) {
       if (add(at_least({fmt::format("parallel.zero.stage={}", stage)}))) break;
     }
-    if (recipe_.memory.offload.optimizer == OffloadPlace::none)
+    if (recipe_.memory.offload.optimizer == OffloadPlace::device)
       add(at_least({"memory.offload.optimizer=pinned"}));
     // By themselves too little, all of them together may do.
     if (found.empty() && ranks_ > 1)

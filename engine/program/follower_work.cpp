@@ -101,7 +101,7 @@ void Follower::gather(const work::Exchange& exchange, Value value) {
     return;
   }
   value.share = std::nullopt;
-  write(exchange.to, std::move(value));
+  write(exchange.to, std::move(value), /*in_place=*/exchange.from.buffer == exchange.to.buffer);
 }
 
 void Follower::sum_into(Value& value, CommAxis axis, double scale) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -10,21 +11,19 @@
 
 namespace dstrain {
 
-const char* place_name(Place place) {
-  switch (place) {
-    case Place::device:
-      return "device";
-    case Place::pinned:
-      return "pinned";
-    case Place::pageable:
-      return "pageable";
-    case Place::file:
-      return "file";
-  }
-  return "?";
-}
-
 namespace {
+
+struct PlaceRow {
+  const char* name;
+  Access access;
+};
+/// In the order of Place.
+constexpr std::array kPlaces = {
+    PlaceRow{"device", Access::direct},
+    PlaceRow{"pinned", Access::direct},
+    PlaceRow{"pageable", Access::copied},
+    PlaceRow{"file", Access::file},
+};
 
 int axis_degree(const Layout& layout, Axis axis) {
   switch (axis) {
@@ -66,6 +65,10 @@ int span_of(const Layout& layout, Axes axes) {
 }
 
 }  // namespace
+
+Access access_of(Place place) { return kPlaces.at(to_index(static_cast<int>(place))).access; }
+
+const char* place_name(Place place) { return kPlaces.at(to_index(static_cast<int>(place))).name; }
 
 int Layout::degree(Axes axes) const {
   int ranks = 1;

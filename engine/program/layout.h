@@ -10,6 +10,7 @@
 #include "engine/program/comm.h"
 #include "engine/program/cost.h"
 #include "engine/program/stages.h"
+#include "engine/recipe/recipe.h"
 
 namespace dstrain {
 
@@ -20,7 +21,14 @@ enum class Partition {
 };
 
 /// Where a kind of state rests.
-enum class Place { device, pinned, pageable, file };
+using Place = OffloadPlace;
+/// How a GPU comes to what rests in a place.
+enum class Access {
+  direct,  ///< reads and writes it itself
+  copied,  ///< by a copy that the CPU makes in page-locked memory
+  file,    ///< the same of what the CPU reads from a file
+};
+[[nodiscard]] Access access_of(Place place);
 [[nodiscard]] const char* place_name(Place place);
 
 /// What updates a group's states.

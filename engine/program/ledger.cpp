@@ -37,18 +37,12 @@ Ledger peak_memory(const Program& program) {
   Ledger ledger;
   for (const Buffer& buffer : program.buffers) {
     using enum BufferRole;
-    switch (buffer.place) {
-      case Place::device:
-        break;
-      case Place::pinned:
-        ledger.pinned += buffer.bytes();
-        continue;
-      case Place::pageable:
-        ledger.pageable += buffer.bytes();
-        continue;
-      case Place::file:
-        ledger.file += buffer.bytes();
-        continue;
+    if (buffer.place != Place::device) {
+      const Access access = access_of(buffer.place);
+      (access == Access::direct   ? ledger.pinned
+       : access == Access::copied ? ledger.pageable
+                                  : ledger.file) += buffer.bytes();
+      continue;
     }
     switch (buffer.role) {
       case parameters:

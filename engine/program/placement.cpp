@@ -11,20 +11,6 @@
 
 namespace dstrain {
 
-Place place_of(OffloadPlace place) {
-  switch (place) {
-    case OffloadPlace::none:
-      return Place::device;
-    case OffloadPlace::pinned:
-      return Place::pinned;
-    case OffloadPlace::pageable:
-      return Place::pageable;
-    case OffloadPlace::file:
-      return Place::file;
-  }
-  return Place::device;
-}
-
 namespace {
 
 /// Trained groups, in the order in which the next forward reads them.
@@ -74,8 +60,6 @@ struct Load {
   }
 };
 
-bool reads_itself(Place place) { return place == Place::device || place == Place::pinned; }
-
 /// Gives each group to the one with which all are done first, in order.
 void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update,
             const Machine& machine) {
@@ -86,7 +70,8 @@ void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update
     const auto elements = static_cast<double>(layout.own_elements(g));
     const Load streamed = load.with(streamed_cost(kind, layout, machine), elements),
                host = load.with(host_cost(kind, layout, machine), elements);
-    const bool device_can = reads_itself(kind.state_place) && reads_itself(kind.parameter_place);
+    const bool device_can = access_of(kind.state_place) == Access::direct &&
+                            access_of(kind.parameter_place) == Access::direct;
     // States on the device are updated there.
     bool by_device = kind.state_place == Place::device || update == OffloadUpdate::gpu;
     if (!by_device && update == OffloadUpdate::automatic && device_can && !machine.shares_memory)
@@ -118,7 +103,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
   const std::vector<int> groups = trained_groups(layout, cost);
   PlacementReport report;
   for (const int g : groups) report.elements += layout.own_elements(g);
-  const Place states = place_of(offload.optimizer), parameters = place_of(offload.parameters);
+  const Place states = offload.optimizer, parameters = offload.parameters;
   if (states == Place::device && parameters == Place::device) return report;
   // A program is built for the limit only where one is asked for.
   MemoryLimit limit;

@@ -9,8 +9,6 @@
 
 namespace dstrain {
 
-[[nodiscard]] Place place_of(OffloadPlace place);
-
 /// What was put on the host, and why so much.
 struct PlacementReport {
   std::int64_t offloaded = 0;  ///< elements whose states rest on the host, on this rank

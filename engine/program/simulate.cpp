@@ -322,10 +322,10 @@ void Simulator::add(const work::Move& move, const Action& action, Demand& demand
   const auto bytes = static_cast<double>(bytes_of(move.from));
   add_host_link(bytes, in, demand);
   // What is not page-locked is copied once more by the CPU.
-  const Place host = in ? from : to;
-  if (host == Place::pageable)
+  const Access host = access_of(in ? from : to);
+  if (host == Access::copied)
     demand.use(Resource::host_memory, host_memory_s(kCopyTransfers * bytes));
-  if (host == Place::file) {
+  if (host == Access::file) {
     demand.use(in ? Resource::file_read : Resource::file_write,
                bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
   }
@@ -355,10 +355,10 @@ void Simulator::add_host_update(const work::Update& update, Bytes bytes, Demand&
   demand.use(Resource::host_memory, seconds(moved, host_memory_rate(layout_, machine_, alone)));
   Bytes read = 0, written = 0;
   for (const View& state : update.states) {
-    if (buffer_of(state).place == Place::file) read += bytes_of(state);
+    if (access_of(buffer_of(state).place) == Access::file) read += bytes_of(state);
   }
   written = read;
-  if (buffer_of(update.parameters).place == Place::file) {
+  if (access_of(buffer_of(update.parameters).place) == Access::file) {
     written += bytes_of(update.parameters);
     if (!has_masters_) read += bytes_of(update.parameters);
   }

@@ -286,7 +286,7 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
   options.two_at_once = recipe.batch.concurrent == 2;
   options.peer_copies = recipe.parallel.peer_copies;
   options.input_memory = jpeg_lanes(recipe.data) * kJpegLane;
-  options.inputs = place_of(recipe.memory.offload.activations);
+  options.inputs = recipe.memory.offload.activations;
   if (recipe.memory.recompute == Recompute::blocks)
     options.recompute.assign(cost.blocks.size(), true);
   std::optional<StagePlan> stages;

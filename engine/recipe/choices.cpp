@@ -89,7 +89,7 @@ constexpr Choice kRecompute[] = {
            "no block where the memory plan fits, else the cheapest ones until it does"),
 };
 constexpr Choice kOffloadPlaces[] = {
-    choice(OffloadPlace::none, "none", "on the device"),
+    choice(OffloadPlace::device, "none", "on the device"),
     choice(OffloadPlace::pinned, "pinned", "page-locked host memory, which the GPU reads itself"),
     choice(OffloadPlace::pageable, "pageable", "ordinary host memory"),
     choice(OffloadPlace::file, "file", "a file without name in memory.offload.path"),

@@ -30,7 +30,7 @@ enum class Recompute { none, blocks, automatic };
 /// Order of the visits of a pipeline.
 enum class ScheduleName { automatic, gpipe, one_f_one_b, interleaved, zero_bubble, dual_pipe_v };
 /// Where states, parameters or activations rest.
-enum class OffloadPlace { none, pinned, pageable, file };
+enum class OffloadPlace { device, pinned, pageable, file };
 /// What updates offloaded states.
 enum class OffloadUpdate { automatic, gpu, cpu };
 enum class TraceDetail { kernels, operators, shapes };
@@ -292,10 +292,10 @@ struct ParallelConfig {
 };
 
 struct OffloadConfig {
-  OffloadPlace optimizer = OffloadPlace::none;    ///< master weights and moments
-  OffloadPlace parameters = OffloadPlace::none;   ///< stage 3 or one data rank
-  OffloadPlace activations = OffloadPlace::none;  ///< inputs of recomputed blocks
-  double share = 1;                               ///< of the states; 0: what the memory plan needs
+  OffloadPlace optimizer = OffloadPlace::device;    ///< master weights and moments
+  OffloadPlace parameters = OffloadPlace::device;   ///< stage 3 or one data rank
+  OffloadPlace activations = OffloadPlace::device;  ///< inputs of recomputed blocks
+  double share = 1;  ///< of the states; 0: what the memory plan needs
   OffloadUpdate update = OffloadUpdate::automatic;
   int threads = 0;      ///< CPU threads of a rank; 0: its part of the cores, less 2
   int chunk = 8388608;  ///< elements that travel and are updated at once

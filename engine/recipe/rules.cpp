@@ -129,11 +129,11 @@ void two_micro_batches_run_alone(const Recipe& r, RuleContext& context) {
   if (r.batch.concurrent == 1) return;
   const OffloadConfig& offload = r.memory.offload;
   const ModelFamily* family = family_of(r.model.name);
-  const char* with = r.parallel.pipeline > 1                      ? "parallel.pipeline above 1"
-                     : offload.parameters != OffloadPlace::none   ? "memory.offload.parameters"
-                     : offload.activations != OffloadPlace::none  ? "memory.offload.activations"
-                     : family != nullptr && family->has_experts() ? "a mixture of experts"
-                                                                  : nullptr;
+  const char* with = r.parallel.pipeline > 1                       ? "parallel.pipeline above 1"
+                     : offload.parameters != OffloadPlace::device  ? "memory.offload.parameters"
+                     : offload.activations != OffloadPlace::device ? "memory.offload.activations"
+                     : family != nullptr && family->has_experts()  ? "a mixture of experts"
+                                                                   : nullptr;
   if (with == nullptr) return;
   context.error("batch.concurrent",
                 fmt::format("{} micro-batches at once do not go with {}", r.batch.concurrent, with),
@@ -277,10 +277,11 @@ void files_have_a_path(const Recipe& r, RuleContext& context) {
 /// A matrix is updated whole, and lies in several chunks.
 void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
   const OffloadConfig& offload = r.memory.offload;
-  if (offload.optimizer == OffloadPlace::none && offload.parameters == OffloadPlace::none) return;
+  if (offload.optimizer == OffloadPlace::device && offload.parameters == OffloadPlace::device)
+    return;
   if (!optimizer_row(r.optimizer.name).others) return;
-  context.error(offload.optimizer == OffloadPlace::none ? "memory.offload.parameters"
-                                                        : "memory.offload.optimizer",
+  context.error(offload.optimizer == OffloadPlace::device ? "memory.offload.parameters"
+                                                          : "memory.offload.optimizer",
                 fmt::format("optimizer.name {} updates whole matrices, offloaded ones are updated "
                             "in chunks",
                             spelling(r.optimizer.name)),
@@ -288,7 +289,7 @@ void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
 }
 
 void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
-  if (r.memory.offload.activations == OffloadPlace::none || r.memory.recompute != Recompute::none)
+  if (r.memory.offload.activations == OffloadPlace::device || r.memory.recompute != Recompute::none)
     return;
   context.error("memory.offload.activations",
                 "the inputs of recomputed blocks are offloaded, and memory.recompute is none",
@@ -298,9 +299,9 @@ void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
 /// The GPU reads pageable memory and files through the host, slower than the host updates them.
 void gpu_updates_what_is_pinned(const Recipe& r, RuleContext& context) {
   const OffloadConfig& offload = r.memory.offload;
-  if (offload.update != OffloadUpdate::gpu || offload.optimizer == OffloadPlace::none) return;
+  if (offload.update != OffloadUpdate::gpu || offload.optimizer == OffloadPlace::device) return;
   const auto pinned = [](OffloadPlace place) {
-    return place == OffloadPlace::none || place == OffloadPlace::pinned;
+    return place == OffloadPlace::device || place == OffloadPlace::pinned;
   };
   if (pinned(offload.optimizer) && pinned(offload.parameters)) return;
   context.error("memory.offload.update",
@@ -521,17 +522,17 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");
   }
   const OffloadConfig& offload = r.memory.offload;
-  if (offload.optimizer == OffloadPlace::none) {
+  if (offload.optimizer == OffloadPlace::device) {
     add({"memory.offload.share", "memory.offload.update"},
         "memory.offload.optimizer none: the states rest on the device");
-    if (offload.parameters == OffloadPlace::none)
+    if (offload.parameters == OffloadPlace::device)
       add({"memory.offload.chunk", "memory.offload.threads"},
           "memory.offload.optimizer and .parameters are none");
   }
   if (!places_files(offload)) {
     add({"memory.offload.path"}, "memory.offload places nothing in a file");
   }
-  if (r.parallel.zero.stage != 3 && offload.parameters == OffloadPlace::none) {
+  if (r.parallel.zero.stage != 3 && offload.parameters == OffloadPlace::device) {
     add({"parallel.zero.prefetch"},
         fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
                     r.parallel.zero.stage));

@@ -152,7 +152,8 @@ void loss_scale_starts_above_its_minimum(const Recipe& r, RuleContext& context) 
 void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) {
   const OffloadConfig& offload = r.memory.offload;
   if (r.ema.decay == 0) return;
-  if (offload.optimizer == OffloadPlace::none && offload.parameters == OffloadPlace::none) return;
+  if (offload.optimizer == OffloadPlace::device && offload.parameters == OffloadPlace::device)
+    return;
   context.error("ema.decay",
                 fmt::format("the average is taken of weights on the device, and "
                             "memory.offload.optimizer is {}, .parameters {}",

@@ -193,7 +193,7 @@ TEST_CASE("offload rests where DeepSpeed puts it", "[import]") {
   CHECK(offload(cpu + R"(, "ratio": 0.5})").share == 0.5);
   CHECK(offload(R"("stage": 2, "cpu_offload": true)").optimizer == OffloadPlace::pinned);
   CHECK(offload(R"("stage": 2, "offload_param": {"device": "cpu"})").parameters ==
-        OffloadPlace::none);
+        OffloadPlace::device);
   const OffloadConfig file =
       offload(R"("stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"})");
   CHECK(file.parameters == OffloadPlace::file);

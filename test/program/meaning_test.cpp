@@ -225,6 +225,33 @@ TEST_CASE("a step that loses a sum over replicas or over shards is reported",
   CHECK(lost >= 40);
 }
 
+TEST_CASE("a sum within nodes, between them and gathered in place means a step",
+          "[program][meaning]") {
+  Case c = small(2, 4, 2);
+  c.layout.second_degree = 2;
+  const int left_out = GENERATE(-1, 0, 1, 2);
+  Program program = training_program(c.layout, c.cost, c.options);
+  for (Action& action : program.actions) {
+    if (action.kind != ActionKind::reduce) continue;
+    const auto direct = std::get<work::Exchange>(action.work.front());
+    const View whole = direct.from;
+    View part = whole, own = whole;
+    part.elements /= 2;
+    part.share = Share{CommAxis::shard_inner, part.elements};
+    own.elements /= 4;
+    own.share = Share{CommAxis::shard, own.elements};
+    std::vector<Work> hops = {
+        work::Exchange{CommOp::reduce_scatter, CommAxis::shard_inner, whole, part},
+        work::Exchange{CommOp::all_reduce, CommAxis::shard_outer, part, part},
+        work::Exchange{CommOp::all_gather, CommAxis::shard_inner, part, whole}};
+    if (left_out >= 0) hops.erase(hops.begin() + left_out);
+    hops.push_back(work::Move{own, direct.to});
+    action.work.erase(action.work.begin());
+    action.work.insert(action.work.begin(), hops.begin(), hops.end());
+  }
+  CHECK(meaning(program, c).empty() == (left_out < 0));
+}
+
 TEST_CASE("problems of what a step means are sentences", "[program][meaning]") {
   const Case c = small(2, 2, 2);
   const Program program = training_program(c.layout, c.cost, c.options);

@@ -85,8 +85,8 @@ std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
 }
 
 bool offloads(const OffloadConfig& offload) {
-  return offload.optimizer != OffloadPlace::none || offload.parameters != OffloadPlace::none ||
-         offload.activations != OffloadPlace::none;
+  return offload.optimizer != OffloadPlace::device || offload.parameters != OffloadPlace::device ||
+         offload.activations != OffloadPlace::device;
 }
 
 /// Limit for all ranks of a host; 0: none is given.
@@ -284,7 +284,7 @@ void Session::require_host_memory(const World& world) const {
                   world.local_size, plural(world.local_size), format_bytes(wanted),
                   format_bytes(ledger.host()), format_bytes(ledger.pinned),
                   format_bytes(ledger.pageable), format_bytes(usable.bytes), usable.bound),
-      offload.share > 0 && offload.optimizer != OffloadPlace::none
+      offload.share > 0 && offload.optimizer != OffloadPlace::device
           ? "lower memory.offload.share (0 offloads only what must be), use a file, or "
             "precision.states: bf16"
           : "use a file (memory.offload.optimizer: file), or precision.states: bf16");

@@ -11,7 +11,7 @@ namespace dstrain {
 
 HostArena host_arena(Bytes bytes, Place place, const HostPlaces& places, const std::string& what) {
   return {bytes,
-          {.kind = place == Place::pinned ? HostMemory::pinned : HostMemory::pageable,
+          {.kind = access_of(place) == Access::direct ? HostMemory::pinned : HostMemory::pageable,
            .device = places.device,
            .pci_bus = places.pci_bus,
            .what = what}};
@@ -31,7 +31,7 @@ void GroupMemory::allocate() {
     if (place == Place::device) {
       memory_[place] =
           at::zeros({elements}, at::TensorOptions().dtype(dtype_).device(places_.device));
-    } else if (elements > 0 && place == Place::file) {
+    } else if (elements > 0 && access_of(place) == Access::file) {
       file_ = std::make_unique<HostFile>(places_.path, elements * width);
     } else if (elements > 0) {
       memory_[place] = host_arena(elements * width, place, places_, what_).tensor(dtype_, elements);

@@ -28,7 +28,7 @@ struct HostPlaces {
   return {range.begin + by, range.end + by};
 }
 
-/// Host memory at `place`, which is pinned or pageable. `what`: its contents, for errors.
+/// Host memory at `place`, which is not in a file. `what`: its contents, for errors.
 [[nodiscard]] HostArena host_arena(Bytes bytes, Place place, const HostPlaces& places,
                                    const std::string& what);
 
@@ -46,7 +46,9 @@ class GroupMemory {
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   [[nodiscard]] std::int64_t elements(int group) const { return part(group).elements; }
   [[nodiscard]] Place place(int group) const { return part(group).place; }
-  [[nodiscard]] bool in_file(int group) const { return part(group).place == Place::file; }
+  [[nodiscard]] bool in_file(int group) const {
+    return access_of(part(group).place) == Access::file;
+  }
   /// Elements `range` of the group's part, which is in memory.
   [[nodiscard]] at::Tensor view(int group, Range range) const;
   /// The same of a part in a file.

@@ -49,7 +49,7 @@ Offloader::Offloader(const Program& training, StateStore& states, Updater& updat
   Bytes inputs = 0;
   for (const int id : training.buffers_of(BufferRole::host_input)) {
     const Buffer& buffer = training.buffers[to_index(id)];
-    if (buffer.place != Place::file) continue;
+    if (access_of(buffer.place) != Access::file) continue;
     input_offset_[id] = inputs;
     inputs += round_up(buffer.bytes(), HostFile::kAlignment);
   }
@@ -66,7 +66,7 @@ Offloader::~Offloader() {
 }
 
 at::Tensor Offloader::allocate(const Buffer& buffer) {
-  if (buffer.place == Place::file) return {};
+  if (access_of(buffer.place) == Access::file) return {};
   if (buffer.place == Place::device) {
     return at::zeros({buffer.bytes()},
                      at::TensorOptions().dtype(at::kByte).device(options_.places.device));
