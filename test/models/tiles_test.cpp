@@ -1,8 +1,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sin.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -36,7 +38,10 @@ Model tiled(const ModelConfig& config, int tile_rows, bool adapters) {
   Model model = make_trainable_model(recipe, {.classes = 5, .sequence = 16});
   test::bind_parameters(model, *make_random_weights(3));
   for (Parameter* parameter : all_parameters(model)) {
-    if (parameter->parts[0].name.ends_with("lora_B.weight")) parameter->value.fill_(0.1);
+    if (!parameter->parts[0].name.ends_with("lora_B.weight")) continue;
+    // Of both signs, and the same in every model.
+    const at::Tensor places = at::arange(parameter->numel(), at::kFloat);
+    parameter->value.copy_(at::sin(places * 12.9898).mul(0.3).view(parameter->shape));
   }
   return model;
 }
@@ -74,7 +79,7 @@ TEST_CASE("tiles of rows change no bit of a loss, and gradients by the order of 
       CAPTURE(expected[p]->parts.front().name);
       if (!expected[p]->trainable) continue;
       const at::Tensor apart = (found[p]->gradient - expected[p]->gradient).abs().max();
-      CHECK(apart.item<float>() <= 2e-6F * expected[p]->gradient.abs().max().item<float>());
+      CHECK(apart.item<float>() <= 1e-5F * expected[p]->gradient.abs().max().item<float>());
     }
   }
 }
