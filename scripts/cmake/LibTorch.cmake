@@ -22,7 +22,7 @@ target_compile_options(dstrain_torch INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-idirafter${torch_dir}/include/torch/csrc/api/include>)
 # The CUDA compiler refuses headers of another toolkit than its own.
 target_include_directories(dstrain_torch SYSTEM INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:${nvidia_dir}/cu13/include> ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  $<$<COMPILE_LANGUAGE:CXX>:${nvidia_dir}/cu13/include> $<$<COMPILE_LANGUAGE:CXX>:${DSTRAIN_CUDA_HEADERS}> ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 target_compile_definitions(dstrain_torch INTERFACE USE_C10D_GLOO USE_CUDA)
 # The CUDA libraries register themselves when loaded, so the linker must keep them although no symbol is named.
 # libtorch exports parts of std::filesystem of an older libstdc++: ours must be found first.
