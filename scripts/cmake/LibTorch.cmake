@@ -53,5 +53,9 @@ set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
 # LD_LIBRARY_PATH.
 set(CMAKE_INSTALL_RPATH "$ORIGIN")
 add_link_options(-Wl,--disable-new-dtags)
+if(CMAKE_CROSSCOMPILING)  # the other machine's linker takes no $ORIGIN; nothing runs here, so that it says what no library has
+  list(JOIN DSTRAIN_TORCH_RPATH ":" torch_folders)
+  add_link_options(-Wl,-rpath-link,${torch_folders} -Wl,-z,defs -Wl,--no-allow-shlib-undefined)
+endif()
 # The CUDA runtime is the wheel's, linked by path: it has no unversioned name that -lcudart would find.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
