@@ -83,8 +83,8 @@ void mix_pair(const ImageMix& a, std::int64_t row, T* images) {
       T& one = images[a.layout.at(row, plane, pixel)];
       T& two = images[a.layout.at(other, plane, pixel)];
       const auto x = static_cast<float>(one), y = static_cast<float>(two);
-      one = T(mix_math::mixed(a, row, pixel, x, y));
-      two = T(mix_math::mixed(a, other, pixel, y, x));
+      one = c10::convert<T>(mix_math::mixed(a, row, pixel, x, y));
+      two = c10::convert<T>(mix_math::mixed(a, other, pixel, y, x));
     }
   }
 }
