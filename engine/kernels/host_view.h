@@ -2,6 +2,7 @@
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
 
 #include <cstdint>
 
@@ -36,7 +37,7 @@ class View {
         static_cast<c10::BFloat16*>(data_)[i] = static_cast<c10::BFloat16>(rounded);
         return;
       case DType::f16:
-        static_cast<c10::Half*>(data_)[i] = static_cast<c10::Half>(rounded);
+        static_cast<c10::Half*>(data_)[i] = c10::convert<c10::Half>(rounded);
         return;
     }
   }

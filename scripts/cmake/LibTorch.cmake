@@ -22,7 +22,7 @@ target_compile_options(dstrain_torch INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-idirafter${torch_dir}/include/torch/csrc/api/include>)
 # The CUDA compiler refuses headers of another toolkit than its own.
 target_include_directories(dstrain_torch SYSTEM INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:${nvidia_dir}/cu13/include> ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  $<$<COMPILE_LANGUAGE:CXX>:${nvidia_dir}/cu13/include> $<$<COMPILE_LANGUAGE:CXX>:${DSTRAIN_CUDA_HEADERS}> ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 target_compile_definitions(dstrain_torch INTERFACE USE_C10D_GLOO USE_CUDA)
 # The CUDA libraries register themselves when loaded, so the linker must keep them although no symbol is named.
 # libtorch exports parts of std::filesystem of an older libstdc++: ours must be found first.
@@ -53,5 +53,9 @@ set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
 # LD_LIBRARY_PATH.
 set(CMAKE_INSTALL_RPATH "$ORIGIN")
 add_link_options(-Wl,--disable-new-dtags)
+if(CMAKE_CROSSCOMPILING)  # the other machine's linker takes no $ORIGIN; nothing runs here, so that it says what no library has
+  list(JOIN DSTRAIN_TORCH_RPATH ":" torch_folders)
+  add_link_options(-Wl,-rpath-link,${torch_folders} -Wl,-z,defs -Wl,--no-allow-shlib-undefined)
+endif()
 # The CUDA runtime is the wheel's, linked by path: it has no unversioned name that -lcudart would find.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)

@@ -39,7 +39,7 @@ Model tiled(const ModelConfig& config, int tile_rows, bool adapters) {
   test::bind_parameters(model, *make_random_weights(3));
   for (Parameter* parameter : all_parameters(model)) {
     if (!parameter->parts[0].name.ends_with("lora_B.weight")) continue;
-    // Of both signs, and the same in every model.
+    // Both signs, and the same in every model.
     const at::Tensor places = at::arange(parameter->numel(), at::kFloat);
     parameter->value.copy_(at::sin(places * 12.9898).mul(0.3).view(parameter->shape));
   }

@@ -33,6 +33,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert build("dev") == [kernels, "ninja -C build/dev"]
     (tree / "cache/env").write_text("export DSTRAIN_SITE_PACKAGES=/other\n")
     assert build("release") == [kernels, "ninja -C build/release"] and build("release") == ["ninja -C build/release"]
+    (tree / "scripts/sysroot").write_text('#!/bin/sh\necho "/$*"\n')  # LibTorch of the other machine, not that of this one
+    (tree / "scripts/sysroot").chmod(0o755)
+    assert build("aarch64-engine", "dstrain")[-1] == "ninja -C build/aarch64-engine dstrain"
+    assert "=/--machine aarch64 --torch\n" in (tree / "build/aarch64-engine/CMakeCache.txt").read_text()
 
 
 def setup(*words):

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
 
 #include <algorithm>
 #include <limits>
@@ -38,7 +39,7 @@ void augment_sample(const ImageAugment& a, std::int64_t item, T* out) {
     for (int y = 0; y < a.size; ++y) {
       const Tap row = make_tap(y, a.crop_height, a.size);
       for (const Tap& column : columns) {
-        *to++ = T(value_at(a, image, window, row, column, channel));
+        *to++ = c10::convert<T>(value_at(a, image, window, row, column, channel));
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
 
 #include "engine/base/error.h"
 #include "engine/kernels/image/mix_math.h"
@@ -68,7 +69,7 @@ void erase_sample(const ImageErase& a, std::int64_t row, T* images) {
     if (!mix_math::inside(a.windows + row * 4, pixel, a.layout.size)) continue;
     for (int plane = 0; plane < a.layout.planes(); ++plane)
       images[a.layout.at(row, plane, pixel)] =
-          T(mix_math::fill_value(a, a.samples[row], plane, pixel));
+          c10::convert<T>(mix_math::fill_value(a, a.samples[row], plane, pixel));
   }
 }
 
@@ -82,8 +83,8 @@ void mix_pair(const ImageMix& a, std::int64_t row, T* images) {
       T& one = images[a.layout.at(row, plane, pixel)];
       T& two = images[a.layout.at(other, plane, pixel)];
       const auto x = static_cast<float>(one), y = static_cast<float>(two);
-      one = T(mix_math::mixed(a, row, pixel, x, y));
-      two = T(mix_math::mixed(a, other, pixel, y, x));
+      one = c10::convert<T>(mix_math::mixed(a, row, pixel, x, y));
+      two = c10::convert<T>(mix_math::mixed(a, other, pixel, y, x));
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
 
 #include <algorithm>
 #include <array>
@@ -41,7 +42,7 @@ void read_block(const void* x, DType dtype, std::int64_t first, Block& out) {
 
 void write_block(void* out, DType dtype, std::int64_t first, const Block& values) {
   const auto write = [&]<typename T>(T* to) {
-    for (std::size_t i = 0; i < values.size(); ++i) to[i] = static_cast<T>(values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) to[i] = c10::convert<T>(values[i]);
   };
   switch (dtype) {
     case DType::f32:
