@@ -41,7 +41,7 @@ Model tiled(const ModelConfig& config, int tile_rows, bool adapters) {
     if (!parameter->parts[0].name.ends_with("lora_B.weight")) continue;
     // Both signs, and the same in every model.
     const at::Tensor places = at::arange(parameter->numel(), at::kFloat);
-    parameter->value.copy_(at::sin(places * 12.9898).mul(0.3).view(parameter->shape));
+    parameter->value.copy_(at::sin(places * 12.9898).mul(0.05).view(parameter->shape));
   }
   return model;
 }
@@ -62,8 +62,10 @@ TEST_CASE("tiles of rows change no bit of a loss, and gradients by the order of 
           "[models][tiles]") {
   const ModelConfig config = any_config();
   const bool adapters = GENERATE(false, true);
-  CAPTURE(config.name, adapters);
-  Model plain = tiled(config, 0, adapters), tiles = tiled(config, kTile, adapters);
+  const int rows =
+      GENERATE(as<int>{}, kTile, 1000);  // the latter: layers hand on sums, and no MLP is cut
+  CAPTURE(config.name, adapters, rows);
+  Model plain = tiled(config, 0, adapters), tiles = tiled(config, rows, adapters);
   const Batch batch = batch_of(plain);
   const at::Tensor totals = at::zeros({kNumTotals}), again = at::zeros({kNumTotals});
   const at::Tensor seed = at::ones({}, at::kLong);
@@ -111,8 +113,9 @@ TEST_CASE("blocks with tiles keep exactly the bytes, and stay within the workspa
   ModelConfig config = any_config();
   if (config.mlp_width > 0) config.mlp_width = 256;
   const bool adapters = GENERATE(false, true);
-  CAPTURE(config.name, adapters);
-  Model model = tiled(config, kTile, adapters);
+  const int rows = GENERATE(as<int>{}, kTile, 1000);
+  CAPTURE(config.name, adapters, rows);
+  Model model = tiled(config, rows, adapters);
   const Batch batch = batch_of(model);
   const BlockContext context{.totals = at::zeros({kNumTotals}), .keep_hidden = true};
   const BatchShape shape{.micro_batch = kSamples, .compute_bytes = 4};
@@ -126,9 +129,9 @@ TEST_CASE("blocks with tiles keep exactly the bytes, and stay within the workspa
     runs.push_back(test::run_forward(*model.blocks[b], b == 0 ? Tensors{} : runs.back().output,
                                      batch, context));
     if (b == 0) continue;
-    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
-    CHECK(cost.hidden_bytes == 0);
-    CHECK(cost.again_flops > 0);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.hidden_bytes + cost.boundary_bytes());
+    CHECK((cost.hidden_bytes == 0) == (adapters || rows == kTile));
+    CHECK((cost.again_flops > 0) == (rows == kTile));
     CHECK(cost.again_flops < cost.forward_flops);
   }
   const Tensors& output = runs.back().output;
@@ -138,7 +141,8 @@ TEST_CASE("blocks with tiles keep exactly the bytes, and stay within the workspa
   (void)test::run_backward(runs.back(), seeds);
   // ATen's steps on a CPU make tensors of a tile, and of attention, that one kernel of a GPU does
   // not.
-  CHECK(memory.take_peak() <= cost.backward_workspace + 8 * kTile * 256 * 4 + (Bytes{1} << 18));
+  const Bytes cpu_only = 8 * std::min(rows, kSamples * 16) * 256 * 4 + (Bytes{1} << 18);
+  CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);
 }
 
 TEST_CASE("a backward in two parts does the MLP's tiles in the first", "[models][tiles]") {
