@@ -65,18 +65,16 @@ class LongestSearch {
   Machine machine_;
 };
 
-std::vector<LongestRow> methods() {
-  std::vector<LongestRow> rows = {{.method = "as the recipe says", .settings = {}}};
-  const auto add = [&rows](const char* method, std::string setting) {
-    LongestRow row{.method = method, .settings = rows.back().settings};
-    row.settings.push_back(std::move(setting));
-    rows.push_back(std::move(row));
-  };
-  add("all blocks computed again", "memory.recompute=blocks");
-  add("and MLPs in tiles of 4,096 rows", "memory.tiles=4096");
-  add("and inputs of blocks on the host", "memory.offload.activations=pinned");
-  return rows;
-}
+struct Method {
+  const char* title;
+  const char* setting;  ///< put on those of the methods before; empty: none
+};
+constexpr Method kMethods[] = {
+    {"as the recipe says", ""},
+    {"all blocks computed again", "memory.recompute=blocks"},
+    {"and MLPs in tiles of 4,096 rows", "memory.tiles=4096"},
+    {"and inputs of blocks on the host", "memory.offload.activations=pinned"},
+};
 
 double gib(Bytes bytes) { return std::ldexp(static_cast<double>(bytes), -30); }
 
@@ -93,8 +91,10 @@ LongestTable longest_sequences(const std::string& recipe, const std::vector<std:
   LongestTable table{.model = planner.recipe().model.name, .machine = machine.name, .rows = {}};
   LongestSearch search(planner, machine);
   std::optional<MemoryConfig> before;
-  std::vector<LongestRow> rows = methods();
-  for (LongestRow& row : rows) {
+  std::vector<std::string> settings;
+  for (const Method& method : kMethods) {
+    LongestRow row{.method = method.title, .settings = settings};
+    if (*method.setting != 0) row.settings.emplace_back(method.setting);
     try {
       // A way that the recipe has already is no row of its own.
       const MemoryConfig memory = planner.recipe_with(row.settings, kOrigin).memory;
@@ -102,10 +102,11 @@ LongestTable longest_sequences(const std::string& recipe, const std::vector<std:
       (void)search.plan(row.settings, kStep);
     } catch (const Error& error) {
       if (row.settings.empty()) throw;
-      row.refused = error.what();
+      row.refused = error.what();  // what comes next goes without it
       table.rows.push_back(std::move(row));
       continue;
     }
+    settings = row.settings;
     std::int64_t fits = 0;  // also a larger device
     for (const Bytes device : memories) {
       row.of.push_back(search.search(row.settings, device, fits));

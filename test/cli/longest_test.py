@@ -36,6 +36,8 @@ for longer, fits in ((0, True), (last["tokens"] // 50 // 128 * 128, False)):
 assert len(table(LORA)["rows"]) == 1
 refused = table("recipes/qwen/qwen2.5-3b_random.yaml", "--ranks", 2, "--set", "parallel.tensor=2", "--memory", 80)["rows"]
 assert "parallel.tensor" in refused[2]["refused"] and refused[2]["devices"] == [], refused
+assert refused[3]["settings"] == [refused[1]["settings"][0], "memory.offload.activations=pinned"], refused
+assert refused[3]["devices"][0]["tokens"] >= refused[1]["devices"][0]["tokens"] > 0, refused
 # Where an interleaved schedule does not fit, a pipeline takes 1F1B.
 stages = table("recipes/qwen/qwen2.5-3b_metamathqa_2d.yaml", "--ranks", 4, "--memory", 42)["rows"]
 in_stages = [row["devices"][0]["tokens"] for row in stages]
