@@ -67,7 +67,7 @@ class FitSearch {
   [[nodiscard]] std::optional<FitProposal> fitting(std::vector<std::string> settings) const {
     try {
       const PlannedMemory made = plan(settings);
-      if (!fits_with_reserve(made, recipe_)) return std::nullopt;
+      if (!made.fits()) return std::nullopt;
       return FitProposal{std::move(settings), made.memory, made.step_s};
     } catch (const Error&) {
       return std::nullopt;

@@ -260,8 +260,8 @@ class AnswerLines {
 std::vector<FinishedModel> open_models(const GenerateArguments& arguments,
                                        const std::vector<DeviceFacts>& devices,
                                        at::ScalarType dtype) {
-  // The first allocation of a process finds out which handles of memory the driver permits. LibTorch
-  // (CUDAExpandableSegment::map, 2.11) fails where threads find that out at the same time.
+  // The first allocation of a process finds out which handles of memory the driver permits.
+  // LibTorch (CUDAExpandableSegment::map, 2.11) fails where threads find that out at the same time.
   if (devices.size() > 1)
     (void)at::empty({1}, at::TensorOptions(at::kByte).device(devices.front().device));
   std::vector<std::future<FinishedModel>> opening;

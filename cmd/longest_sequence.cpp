@@ -32,7 +32,7 @@ class LongestSearch {
     LongestSequence best{.device = device};
     const auto fits = [&](std::int64_t steps) {
       const PlannedMemory planned = plan(settings, steps * kStep);
-      if (!fits_with_reserve(planned, {})) return false;
+      if (!planned.fits()) return false;
       best.tokens = steps * kStep;
       best.planned = planned;
       return true;

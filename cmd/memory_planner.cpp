@@ -40,12 +40,9 @@ PlannedMemory MemoryPlanner::plan(const std::vector<std::string>& settings, cons
     max.host = std::max(max.host, report.step.ledger.host_total());
     max.step_s = std::max(max.step_s, report.step.step_s);
   }
+  const double kept = loaded.recipe.memory.limit > 0 ? 0 : kMemoryReserve;
+  max.usable = static_cast<Bytes>((1 - kept) * static_cast<double>(max.limit));
   return max;
-}
-
-bool fits_with_reserve(const PlannedMemory& planned, const Recipe& recipe) {
-  const double kept = recipe.memory.limit > 0 ? 0 : kMemoryReserve;
-  return static_cast<double>(planned.memory) <= (1 - kept) * static_cast<double>(planned.limit);
 }
 
 }  // namespace dstrain

@@ -12,8 +12,11 @@ namespace dstrain {
 struct PlannedMemory {
   Bytes memory = 0;   ///< of the fullest rank in its fullest phase
   Bytes limit = 0;    ///< that a rank has
+  Bytes usable = 0;   ///< of that: kMemoryReserve is left where the recipe sets no limit
   Bytes host = 0;     ///< of a rank, in host memory
   double step_s = 0;  ///< of the longest phase
+
+  [[nodiscard]] bool fits() const { return memory <= usable; }
 };
 
 /// Plans one recipe again and again under other settings.
@@ -41,8 +44,5 @@ class MemoryPlanner {
   std::string weights_;
   Recipe recipe_;
 };
-
-/// Whether it fits, with kMemoryReserve of the device left where the recipe sets no limit.
-[[nodiscard]] bool fits_with_reserve(const PlannedMemory& planned, const Recipe& recipe);
 
 }  // namespace dstrain

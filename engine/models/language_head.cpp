@@ -18,6 +18,15 @@
 
 namespace dstrain {
 
+LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs) {
+  return {.width = sizes.width,
+          .vocab_size = sizes.vocab_size,
+          .sequence = inputs.own_tokens(),
+          .part = inputs.splits.sequence,
+          .tensor = inputs.splits.tensor,
+          .joined = inputs.tile_rows > 0};
+}
+
 LanguageHead::LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied,
                            const InitialWeights& init)
     : name_("lm_head"), shape_(shape), norm_(std::move(norm)) {

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "engine/mesh/split.h"
+#include "engine/models/model.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/rms_norm.h"
+#include "engine/recipe/families.h"
 
 namespace dstrain {
 
@@ -27,6 +29,7 @@ struct LanguageShape {
   AxisPart tensor = {};
   bool joined = false;  ///< LayerPlace::joined
 };
+[[nodiscard]] LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs);
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
 /// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a

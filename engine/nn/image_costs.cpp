@@ -246,8 +246,7 @@ void ImageCosts::linear(const Linear& linear, std::int64_t rows, bool kept) {
   const Flops flops = layer.forward_flops;
   const Bytes out = rows * linear.parts().front().rows * compute_bytes_,
               moved = layer.saved_bytes + out + layer.parameters * compute_bytes_;
-  layer.weight_flops = 0;
-  layer.held_bytes = 0;
+  put_nothing_off(layer);
   const Bytes gradient = layer.parameters * kFloatBytes;
   add(std::move(layer), {{.products = flops, .bytes = moved}},
       {{.products = flops, .bytes = moved}, {.products = flops, .bytes = moved + gradient}});
@@ -271,9 +270,7 @@ void ImageCosts::scaled_mlp(const Mlp& mlp, const Parameter& scale, const ImageS
   const std::int64_t rows = image.samples * image.height * image.width;
   const Bytes in = bytes(image);
   for (LayerCost& layer : mlp.layers(rows, compute_bytes_)) {
-    // The gradients of weights are not put off.
-    layer.weight_flops = 0;
-    layer.held_bytes = 0;
+    put_nothing_off(layer);
     const Bytes moved =
         2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes_;
     const Flops flops = layer.forward_flops;

@@ -15,6 +15,7 @@
 #include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
+#include "engine/nn/layer_cost.h"
 #include "engine/nn/moe.h"
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/row_tiles.h"
@@ -31,9 +32,11 @@ struct LayerPlace {
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
   AxisPart tensor = {};        ///< of attention and feed-forward; other rows are those of this rank
-  bool joined = false;         ///< layers hand on {x + delta}, the sum, for the sake of memory
   std::int64_t tile_rows = 0;  ///< on which the MLP works at once (memory.tiles); 0: all
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
+
+  /// Layers hand on {x + delta}, the sum, for the sake of memory.
+  [[nodiscard]] bool joined() const { return tile_rows > 0; }
 };
 
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
@@ -90,7 +93,7 @@ class PreNormLayer final : public Block {
         kept(attention_.forward({h_mD, before}, samples, batch.sequences, call), samples, 0, call),
         after);
     at::Tensor delta_mD = kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call);
-    if (place_.joined) return {delta_mD.add_(y_mD)};
+    if (place_.joined()) return {delta_mD.add_(y_mD)};
     return {y_mD, delta_mD};
   }
 
@@ -136,13 +139,13 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
-    append({norm_after_.cost(own_rows, place_.joined ? stream : 0)});
+    append({norm_after_.cost(own_rows, place_.joined() ? stream : 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
-    cost.boundary.assign(place_.joined ? 1 : 2, {{own_rows, place_.width}, shape.compute_bytes});
+    cost.boundary.assign(place_.joined() ? 1 : 2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
     cost.forward_workspace =
@@ -154,7 +157,7 @@ class PreNormLayer final : public Block {
     cost.backward_workspace =
         std::max(stream + in_mlp.backward + by_mlp,
                  2 * stream + in_attention.backward - kept_by_mlp + gathered) +
-        (place_.gradients_apart && !place_.joined ? stream : 0);
+        (place_.gradients_apart && !place_.joined() ? stream : 0);
     // Kept, it is not made in the first place, and has been let go by the second.
     if constexpr (!kExperts) cost.hidden_workspace = -cost.hidden_bytes;
     if (place_.drop_path > 0) {
@@ -227,8 +230,8 @@ class PreNormLayer final : public Block {
     for (LayerCost& layer : layers) {
       layer.made_again += std::exchange(layer.saved_bytes, 0);
       layer.again_flops = layer.forward_flops;
-      layer.hidden_bytes = layer.held_bytes = 0;
-      layer.weight_flops = 0;
+      layer.hidden_bytes = 0;
+      put_nothing_off(layer);
     }
     layers.front().saved_bytes = stream;
     layers.front().made_again = std::max<Bytes>(layers.front().made_again - stream, 0);
@@ -238,7 +241,7 @@ class PreNormLayer final : public Block {
             .backward = stream + of_tile + inside.backward + 2 * rows};
   }
   /// Its input is {x, delta}.
-  [[nodiscard]] bool sums_first() const { return !place_.first && !place_.joined; }
+  [[nodiscard]] bool sums_first() const { return !place_.first && !place_.joined(); }
   /// The MLP works on so many rows in tiles.
   [[nodiscard]] bool tiled(std::int64_t rows) const {
     return place_.tile_rows > 0 && place_.tile_rows < rows;

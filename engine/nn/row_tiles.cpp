@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/kernels/later_scope.h"
 
 namespace dstrain {
 namespace {
@@ -18,23 +19,6 @@ using torch::autograd::variable_list;
 struct KeptTiles final : torch::CustomClassHolder {
   explicit KeptTiles(RowTiles own) : tiles(std::move(own)) {}
   RowTiles tiles;
-};
-
-/// Products for gradients run at once while it lives.
-class NothingPutOff {
- public:
-  explicit NothingPutOff(const std::vector<Parameter*>& parameters) {
-    for (Parameter* parameter : parameters)
-      put_off_.emplace_back(parameter, std::exchange(parameter->later, nullptr));
-  }
-  ~NothingPutOff() {
-    for (const auto& [parameter, later] : put_off_) parameter->later = later;
-  }
-  NothingPutOff(const NothingPutOff&) = delete;
-  NothingPutOff& operator=(const NothingPutOff&) = delete;
-
- private:
-  std::vector<std::pair<Parameter*, DeferredWork*>> put_off_;
 };
 
 template <class Work>
@@ -60,7 +44,7 @@ struct InTiles : torch::autograd::Function<InTiles> {
     const at::Tensor x = context->get_saved_variables().front();
     const auto held = context->saved_data.at("tiles").toCapsule();
     const RowTiles& tiles = static_cast<const KeptTiles&>(*held).tiles;
-    const NothingPutOff at_once(tiles.parameters);
+    const LaterScope at_once(tiles.parameters, nullptr);
     const at::AutoGradMode graph(true);
     at::Tensor dx = at::empty_like(x);
     each_tile(x.size(0), tiles.rows, [&](std::int64_t begin, std::int64_t rows) {

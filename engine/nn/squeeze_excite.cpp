@@ -30,8 +30,7 @@ ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expande
   Bytes maps = 0;
   for (const Linear* map : {&reduce_, &expand_}) {
     LayerCost layer = map->cost(samples, costs.compute_bytes(), /*input_is_kept=*/true);
-    layer.weight_flops = 0;
-    layer.held_bytes = 0;
+    put_nothing_off(layer);
     flops += layer.forward_flops;
     maps += samples * layer.parameters * costs.compute_bytes();
     costs.add(std::move(layer));

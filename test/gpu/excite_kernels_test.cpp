@@ -61,38 +61,28 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu
                .dtype = dtype});
     const at::Tensor grad_gate = place.fill({s.samples, s.channels}, at::kFloat),
                      sums = place.fill({s.samples, 4, s.channels}, at::kFloat);
-    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums,
-              {.x = in(x),
-               .grad_y = in(grad_y),
-               .mean = fp32(mean),
-               .scale = fp32(scale),
-               .shift = fp32(shift),
-               .grad_gate = fp32(grad_gate),
-               .sums = fp32(sums),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .activation = activation,
-               .dtype = dtype});
+    kernels::GateBackwardSums backward{.x = in(x),
+                                       .grad_y = in(grad_y),
+                                       .mean = fp32(mean),
+                                       .scale = fp32(scale),
+                                       .shift = fp32(shift),
+                                       .grad_gate = fp32(grad_gate),
+                                       .sums = fp32(sums),
+                                       .samples = s.samples,
+                                       .pixels = s.pixels,
+                                       .channels = s.channels,
+                                       .activation = activation,
+                                       .dtype = dtype};
+    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums, backward);
     // The same with y, which is batch_norm_apply's.
     const at::Tensor grad_gate_beside = place.fill({s.samples, s.channels}, at::kFloat),
                      sums_beside = place.fill({s.samples, 4, s.channels}, at::kFloat),
                      y_again = place.fill(sizes, type);
-    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums,
-              {.x = in(x),
-               .grad_y = in(grad_y),
-               .mean = fp32(mean),
-               .scale = fp32(scale),
-               .shift = fp32(shift),
-               .grad_gate = fp32(grad_gate_beside),
-               .sums = fp32(sums_beside),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .activation = activation,
-               .dtype = dtype,
-               .gate = fp32(gate),
-               .y = out(y_again)});
+    backward.grad_gate = fp32(grad_gate_beside);
+    backward.sums = fp32(sums_beside);
+    backward.gate = fp32(gate);
+    backward.y = out(y_again);
+    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums, backward);
     REQUIRE(y_again.equal(y));
     const at::Tensor partial = place.fill({1, 2, s.channels}, at::kFloat);
     place.run(kernels::cuda::gate_backward_combine, kernels::reference::gate_backward_combine,

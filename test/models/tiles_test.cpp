@@ -58,6 +58,13 @@ Batch batch_of(const Model& model) {
           .weights = at::ones({kSamples})};
 }
 
+void check_equal_gradients(Block& found_of, Block& expected_of) {
+  const auto found = found_of.parameters(), expected = expected_of.parameters();
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    CHECK(found[p]->gradient.equal(expected[p]->gradient));
+}
+
 TEST_CASE("tiles of rows change no bit of a loss, and gradients by the order of sums",
           "[models][tiles]") {
   const ModelConfig config = any_config();
@@ -103,9 +110,7 @@ TEST_CASE("a recomputation leaves the MLP to the backward, which has the same gr
     gradients.push_back(test::run_backward(run, seeds));
   }
   CHECK(gradients[0].at(0).equal(gradients[1].at(0)));
-  const auto expected = first.blocks[1]->parameters(), found = second.blocks[1]->parameters();
-  for (std::size_t p = 0; p < expected.size(); ++p)
-    CHECK(found[p]->gradient.equal(expected[p]->gradient));
+  check_equal_gradients(*second.blocks[1], *first.blocks[1]);
 }
 
 TEST_CASE("blocks with tiles keep exactly the bytes, and stay within the workspace, of their cost",
@@ -170,9 +175,7 @@ TEST_CASE("a backward in two parts does the MLP's tiles in the first", "[models]
   later.clear();
   CHECK(before - memory.live() ==
         block.cost({.micro_batch = kSamples, .compute_bytes = 4}).held_bytes);
-  const auto expected = whole.blocks[1]->parameters(), found = block.parameters();
-  for (std::size_t p = 0; p < expected.size(); ++p)
-    CHECK(found[p]->gradient.equal(expected[p]->gradient));
+  check_equal_gradients(block, *whole.blocks[1]);
 }
 
 TEST_CASE("a model without MLPs of all rows refuses tiles", "[models][tiles]") {

@@ -39,7 +39,6 @@ std::unique_ptr<Block> make_layer(const BloomConfig& config, const ModelInputs& 
                  .tokens = config.sequence,
                  .first = index == 0,
                  .tensor = inputs.splits.tensor,
-                 .joined = inputs.tile_rows > 0,
                  .tile_rows = inputs.tile_rows},
       LayerNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(bloom_attention_names(name), config.width, attention_shape(config),
@@ -58,12 +57,7 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
   config.sequence = inputs.sequence;
   std::string config_json = bloom_config_json(config, family);
   config.sequence = inputs.own_tokens();
-  const LanguageShape shape{.width = config.width,
-                            .vocab_size = config.vocab_size,
-                            .sequence = config.sequence,
-                            .part = inputs.splits.sequence,
-                            .tensor = tensor,
-                            .joined = inputs.tile_rows > 0};
+  const LanguageShape shape = language_shape(config, inputs);
   Blocks blocks;
   const std::string embeddings = "transformer.word_embeddings";
   auto stem = std::make_unique<TokenStem>(

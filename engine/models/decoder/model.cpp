@@ -89,7 +89,6 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const ModelInputs
                  .tokens = config.sequence,
                  .first = index == 0,
                  .tensor = inputs.splits.tensor,
-                 .joined = inputs.tile_rows > 0,
                  .tile_rows = inputs.tile_rows},
       RmsNorm(name + ".input_layernorm", config.width, stream_eps(config)), std::move(attention),
       RmsNorm(name + ".post_attention_layernorm", config.width, stream_eps(config)),
@@ -117,18 +116,12 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
-  const AxisPart& tensor = inputs.splits.tensor;
   check_ranks(config, inputs.splits);
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
   if (inputs.fp16) config.stream_scale = kFp16StreamScale;
-  const LanguageShape shape{.width = config.width,
-                            .vocab_size = config.vocab_size,
-                            .sequence = config.sequence,
-                            .part = inputs.splits.sequence,
-                            .tensor = tensor,
-                            .joined = inputs.tile_rows > 0};
+  const LanguageShape shape = language_shape(config, inputs);
   Blocks blocks;
   auto stem = std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config),
                                           config.stream_scale);

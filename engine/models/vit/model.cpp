@@ -58,7 +58,6 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
                  .first = index == 0,
                  .gradients_apart = index + 1 == config.layers,
                  .tensor = tensor,
-                 .joined = inputs.tile_rows > 0,
                  .tile_rows = inputs.tile_rows,
                  .drop_path = config.layers > 1 ? config.drop_path * static_cast<double>(index) /
                                                       static_cast<double>(config.layers - 1)

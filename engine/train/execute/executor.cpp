@@ -15,6 +15,7 @@
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/later_scope.h"
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/train/measure/step_totals.h"
 #include "engine/train/session/learning_rate.h"
@@ -60,23 +61,6 @@ std::map<CommAxis, int> indices_along(const Communicators& communicators) {
   }
   return indices;
 }
-
-/// Meanwhile the products for matrices of the parameters are put into `work`; null: they run.
-class LaterScope {
- public:
-  LaterScope(std::vector<Parameter*> parameters, DeferredWork* work)
-      : parameters_(std::move(parameters)) {
-    for (Parameter* parameter : parameters_) parameter->later = work;
-  }
-  ~LaterScope() {
-    for (Parameter* parameter : parameters_) parameter->later = nullptr;
-  }
-  LaterScope(const LaterScope&) = delete;
-  LaterScope& operator=(const LaterScope&) = delete;
-
- private:
-  std::vector<Parameter*> parameters_;
-};
 
 /// `gradients`: as they are held.
 at::ScalarType type_of(BufferRole role, at::ScalarType compute, at::ScalarType gradients) {
