@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/checkpoint/base_weights.h"
+#include "engine/kernels/nf4/nf4.h"
 #include "engine/models/family.h"
 #include "engine/models/trainable.h"
 #include "engine/recipe/datasets.h"
@@ -57,6 +58,12 @@ SavedWeights::SavedWeights(std::filesystem::path checkpoint, bool average)
                 "leave it out; the weights themselves are taken");
   }
   for (const Piece& tensor : reader_->tensors()) saved_.insert(tensor.name);
+  // Only training keeps matrices in 4 bits: here they have the values that it saw.
+  for (Parameter* parameter : all_parameters(model_)) {
+    if (!parameter->nf4) continue;
+    for (const Piece& part : parameter->parts) four_bits_.insert(part.name);
+    parameter->nf4.reset();
+  }
 }
 
 Model SavedWeights::plain_model(bool fp16) const {
@@ -87,7 +94,11 @@ std::vector<float> SavedWeights::read_base(const Piece& part) {
     std::vector<std::string> notes;
     base_ = first_weights(recipe, model_, notes);
   }
-  if (auto values = read_tensor(*base_, model_, part)) return *std::move(values);
+  if (auto values = read_tensor(*base_, model_, part)) {
+    if (four_bits_.contains(part.name) && !base_->read_nf4(part))
+      return nf4_rounded(*values, recipe_.lora.double_coded);
+    return *std::move(values);
+  }
   throw Error(ErrorKind::checkpoint, fmt::format("{}: no tensor '{}'", path_.string(), part.name));
 }
 

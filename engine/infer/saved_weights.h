@@ -32,7 +32,8 @@ class SavedWeights {
   /// The run's model without adapters. `fp16`: ModelInputs::fp16.
   [[nodiscard]] Model plain_model(bool fp16 = false) const;
 
-  /// A whole tensor; one that the checkpoint leaves out as frozen is that of the run's base.
+  /// A whole tensor; one that the checkpoint leaves out as frozen is that of the run's base,
+  /// as training saw it.
   [[nodiscard]] std::vector<float> read(const Piece& part);
 
  private:
@@ -44,6 +45,7 @@ class SavedWeights {
   Model model_;
   bool average_;
   std::set<std::string> saved_;
+  std::set<std::string> four_bits_;  ///< tensors of the base that training kept so (lora.base)
   std::unique_ptr<WeightSource> base_;
 };
 

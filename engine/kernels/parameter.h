@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/mesh/nf4_storage.h"
 #include "engine/mesh/pieces.h"
 #include "engine/mesh/split.h"
 
@@ -59,7 +61,12 @@ struct Parameter {
   /// What a linear map's products with it are multiplied by, before they are rounded.
   double output_scale = 1;
 
-  at::Tensor value;  ///< compute dtype, `shape`; undefined while released
+  /// A frozen matrix of a linear map that rests in 4 bits; products with it decode it.
+  std::optional<Nf4Storage> nf4 = {};
+
+  /// Compute dtype, `shape`; undefined while released. In 4 bits: [stored_elements], bytes of
+  /// Nf4Storage.
+  at::Tensor value;
   /// `shape`; undefined outside backward and for frozen weights. fp32, or of matrices the compute
   /// dtype (precision.gradients).
   at::Tensor gradient;
@@ -82,6 +89,10 @@ struct Parameter {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size;
     return product;
+  }
+  /// Elements of `width` bytes that it takes at rest.
+  [[nodiscard]] std::int64_t stored_elements(int width) const {
+    return nf4 ? (nf4->bytes + width - 1) / width : numel();
   }
 };
 

@@ -11,6 +11,7 @@
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
+#include "engine/models/four_bit_tensor.h"
 #include "engine/models/language_head.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weights.h"
@@ -59,16 +60,25 @@ class FileWeights final : public WeightSource {
     require_one_table();
     if (head) notes.push_back(*head);
     note_unused(head.has_value(), notes);
+    note_decoded(model, notes);
   }
 
   void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
                   std::span<float> out) const override {
     const auto found = places_.find(part.name);
-    if (found == places_.end()) {
+    if (const auto coded = four_bits_.find(part.name); coded != four_bits_.end()) {
+      coded->second.read(begin, out);
+    } else if (found == places_.end()) {
       draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
     } else {
       found->second.file->read(found->second.name, begin, out);
     }
+  }
+
+  [[nodiscard]] std::optional<Nf4Tensor> read_nf4(const Piece& part) const override {
+    const auto found = four_bits_.find(part.name);
+    if (found == four_bits_.end()) return std::nullopt;
+    return found->second.whole();
   }
 
   [[nodiscard]] bool read_state(const BlockState& state, std::span<float> out) const override {
@@ -145,6 +155,11 @@ class FileWeights final : public WeightSource {
                                        shape_text(part.shape)));
       return;
     }
+    if (FourBitTensor::is_one(folder_, *found)) {
+      if (auto coded = FourBitTensor::open(folder_, *found, part, misfits))
+        four_bits_.emplace(part.name, *std::move(coded));
+      return;
+    }
     const WeightFile::Entry& entry = found->entry();
     const std::string what =
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
@@ -194,9 +209,25 @@ class FileWeights final : public WeightSource {
     }
   }
 
+  /// What files have in 4 bits and training has not.
+  void note_decoded(const Model& model, std::vector<std::string>& notes) const {
+    std::size_t decoded = 0;
+    for (const Parameter* parameter : all_parameters(model)) {
+      for (const Piece& part : parameter->parts)
+        decoded += !parameter->nf4 && four_bits_.contains(part.name) ? 1 : 0;
+    }
+    if (decoded == 0) return;
+    notes.push_back(
+        fmt::format("{}: {} matrices in 4 bits are decoded into the compute type; lora.base: nf4 "
+                    "keeps those of adapters as they are",
+                    folder_.path().string(), decoded));
+  }
+
   void note_unused(bool new_head, std::vector<std::string>& notes) const {
     std::set<std::string> used;
     for (const auto& [part, place] : places_) used.insert(place.name);
+    for (const auto& [part, coded] : four_bits_)
+      used.insert(coded.names().begin(), coded.names().end());
     std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
       const bool expected = (new_head && is_classifier_in_file(name)) ||
@@ -215,6 +246,7 @@ class FileWeights final : public WeightSource {
   std::int64_t seed_;
   const Parameter* table_;  ///< of embedding and head, where they are one
   std::map<std::string, WeightFolder::Place> places_;  ///< by part name
+  std::map<std::string, FourBitTensor> four_bits_;     ///< the same of those in 4 bits
   std::set<std::string> counters_;                     ///< of untrained state: each run's own
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -95,8 +96,9 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
     group.trainable = grouped.groups[g].front()->trainable;
     group.cut = grouped.groups[g].front()->cut;
     for (const Parameter* parameter : grouped.groups[g]) {
-      group.tensor_sizes.push_back(parameter->numel());
-      if (parameter->shape.size() >= 2) ++group.leading_matrices;
+      group.tensor_sizes.push_back(parameter->stored_elements(shape.compute_bytes));
+      if (parameter->nf4) group.coded_away += parameter->numel() - group.tensor_sizes.back();
+      if (parameter->shape.size() >= 2 && !parameter->nf4) ++group.leading_matrices;
       if (!parameter->hidden_matrix) continue;
       ++group.hidden_tensors;
       for (const Piece& part : parameter->parts)
@@ -106,13 +108,20 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
   }
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     cost.blocks.push_back(model.blocks[b]->cost(shape));
-    cost.blocks.back().groups = grouped.of_block[b];
+    BlockCost& block = cost.blocks.back();
+    block.groups = grouped.of_block[b];
+    Bytes decoded = 0;  // of matrices in 4 bits one at a time
+    for (const Parameter* parameter : model.blocks[b]->parameters()) {
+      if (parameter->nf4) decoded = std::max(decoded, parameter->numel() * shape.compute_bytes);
+    }
+    block.forward_workspace += decoded;
+    block.backward_workspace += decoded;
     for (const BlockState* state : model.blocks[b]->state()) {
-      cost.blocks.back().state_bytes += state_bytes(*state);
+      block.state_bytes += state_bytes(*state);
       if (state->change != StateChange::step_mean) continue;
       // The sum of a step lies beside the value.
-      cost.blocks.back().state_bytes += state_bytes(*state);
-      cost.blocks.back().step_sums += num_elements(state->part.shape);
+      block.state_bytes += state_bytes(*state);
+      block.step_sums += num_elements(state->part.shape);
     }
   }
   if (model.is_language()) {

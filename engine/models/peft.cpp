@@ -68,9 +68,9 @@ void check_config(const fs::path& path, const nlohmann::json& json, const LoraCo
   if (value("use_rslora").is_boolean() && value("use_rslora") != config.rslora)
     problem("use_rslora", fmt::format("lora.rslora is {}, make them equal", config.rslora));
   if (!value("bias").is_null() && value("bias") != "none") problem("bias", "it must be \"none\"");
-  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias",
-                          "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication",
-                          "target_parameters", "trainable_token_indices"}) {
+  for (const char* key :
+       {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "rank_pattern",
+        "alpha_pattern", "layer_replication", "target_parameters", "trainable_token_indices"}) {
     const nlohmann::json found = value(key);
     if (!found.empty() && found != false) problem(key, "dstrain has no such adapters");
   }
@@ -110,6 +110,10 @@ class AdapterFile final : public WeightSource {
     const auto found = places_.find(part.name);
     if (found == places_.end()) return base_->read_whole(parameter, part, begin, out);
     file_.read(found->second, begin, out);
+  }
+
+  [[nodiscard]] std::optional<Nf4Tensor> read_nf4(const Piece& part) const override {
+    return base_->read_nf4(part);
   }
 
   [[nodiscard]] bool read_state(const BlockState& state, std::span<float> out) const override {

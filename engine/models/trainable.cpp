@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/models/adapters.h"
+#include "engine/models/four_bits.h"
 #include "engine/models/groups.h"
 #include "engine/models/peft.h"
 #include "engine/models/upcycled_weights.h"
@@ -53,6 +54,7 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   freeze(model, recipe.model.frozen,
          recipe.phases.empty() ? "model.frozen" : "model.frozen or phases.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
+  if (recipe.lora.base == LoraBase::nf4) rest_in_four_bits(model, recipe.lora.double_coded);
   if (recipe.precision.compute == ComputeType::fp8) run_inner_layers_in_fp8(model);
   exempt_from_decay(model, recipe.optimizer.no_decay, "optimizer.no_decay");
   if (!recipe.optimizer.decay_vectors) exempt_vectors_from_decay(model);

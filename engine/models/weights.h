@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kernels/nf4/nf4.h"
 #include "engine/mesh/shard.h"
 #include "engine/models/family.h"
 #include "engine/models/model.h"
@@ -30,6 +31,10 @@ class WeightSource {
                           std::span<float> out) const = 0;
   /// Seed with which draw_weights gives every element; nullopt where any may come from elsewhere.
   [[nodiscard]] virtual std::optional<std::int64_t> seed() const { return std::nullopt; }
+  /// The whole tensor of `part` in 4 bits; nothing where the source has it otherwise.
+  [[nodiscard]] virtual std::optional<Nf4Tensor> read_nf4(const Piece& /*part*/) const {
+    return std::nullopt;
+  }
   /// All elements of an untrained tensor of fp32; false where it has its initial value.
   [[nodiscard]] virtual bool read_state(const BlockState& state, std::span<float> out) const = 0;
 };

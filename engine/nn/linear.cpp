@@ -134,6 +134,11 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
     cost.forward_traffic = rows * columns() * width;
     cost.backward_traffic = rows * weight_.shape[0] * width;
   }
+  if (weight_.nf4) {
+    // Decoded into memory, from which the product reads it.
+    cost.forward_traffic += 2 * weight_.numel() * compute_bytes;
+    cost.backward_traffic += 2 * weight_.numel() * compute_bytes;
+  }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);
   count(weight_, cost);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,14 +21,23 @@ struct MatrixShape {
 /// that several blocks read (a tied head) is listed by each.
 struct GroupCost {
   std::string name;
-  std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
-  bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
-  Cut cut = Cut::none;    ///< of all its weights
+  /// Elements of each parameter tensor in flat order; for a matrix in 4 bits the
+  /// elements of the compute type that take as much memory.
+  std::vector<std::int64_t> tensor_sizes;
+  std::int64_t coded_away = 0;  ///< what matrices in 4 bits have more than those
+  bool trainable = true;        ///< false: frozen weights, without gradient, master or moments
+  Cut cut = Cut::none;          ///< of all its weights
   /// The first tensors, which a rule of whole matrices updates: how many, and the shapes of
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;
   std::vector<MatrixShape> matrices = {};
-  int leading_matrices = 0;  ///< tensors in front that are no vectors; none comes after a vector
+  /// Tensors in front that are no vectors, nor codes; none comes after a vector.
+  int leading_matrices = 0;
+
+  /// The parameters in it.
+  [[nodiscard]] std::int64_t elements() const {
+    return std::accumulate(tensor_sizes.begin(), tensor_sizes.end(), coded_away);
+  }
 };
 
 /// A tensor that a block hands to the next one. A rank that receives it must know its shape.

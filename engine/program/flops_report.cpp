@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "engine/base/index.h"
@@ -106,10 +105,8 @@ std::vector<FlopsRow> flops_rows(const ModelCost& cost, const std::vector<BlockT
     for (const int group : block.groups) {
       if (!counted.insert(group).second) continue;
       const GroupCost& parameters = cost.groups.at(to_index(group));
-      const auto& sizes = parameters.tensor_sizes;
-      const std::int64_t elements = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-      row.parameters += elements;
-      if (parameters.trainable) row.trained += elements;
+      row.parameters += parameters.elements();
+      if (parameters.trainable) row.trained += parameters.elements();
     }
     if (!rows.empty() && same_cost(rows.back(), row)) {
       FlopsRow& last = rows.back();

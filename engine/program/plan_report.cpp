@@ -333,10 +333,8 @@ ParameterCount count_parameters(const ModelCost& cost, const Layout& layout) {
     const int parts = group.cut == Cut::none     ? 1
                       : group.cut == Cut::tensor ? layout.tensor_degree
                                                  : layout.expert_degree * layout.tensor_degree;
-    for (const std::int64_t size : group.tensor_sizes) {
-      count.all += parts * size;
-      if (group.trainable) count.trained += parts * size;
-    }
+    count.all += parts * group.elements();
+    if (group.trainable) count.trained += parts * group.elements();
   }
   return count;
 }

@@ -33,9 +33,8 @@ constexpr Choice kAdjustLr[] = {
            "lr x 0.2 sqrt(max(rows, columns)), so that lr serves adamw too; arXiv:2502.16982"),
 };
 constexpr Choice kComputeTypes[] = {
-    choice(
-        ComputeType::automatic, "auto",
-        "bf16 where the GPUs of all ranks multiply it, else fp16"),
+    choice(ComputeType::automatic, "auto",
+           "bf16 where the GPUs of all ranks multiply it, else fp16"),
     choice(ComputeType::fp32, "fp32", "32-bit floats, the reference"),
     choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
     choice(ComputeType::fp16, "fp16",
@@ -80,6 +79,12 @@ constexpr Choice kSequenceAttention[] = {
            "each rank gathers the keys and values of all; arXiv:2407.21783, sec. 3.3.2"),
     choice(SequenceAttention::heads, "heads",
            "each rank gets some heads of the whole sequence; arXiv:2309.14509"),
+};
+constexpr Choice kLoraBases[] = {
+    choice(LoraBase::compute, "compute", "in the compute type"),
+    choice(LoraBase::nf4, "nf4",
+           "in 4 bits, as bitsandbytes has them: blocks of 64 with a maximum each; products decode "
+           "them"),
 };
 constexpr Choice kRecompute[] = {
     choice(Recompute::none, "none", "keep every activation until its backward pass"),
@@ -259,6 +264,7 @@ std::span<const Choice> choices(GatherType) { return kGatherTypes; }
 std::span<const Choice> choices(NonFinite) { return kNonFinite; }
 std::span<const Choice> choices(SequenceAttention) { return kSequenceAttention; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }
+std::span<const Choice> choices(LoraBase) { return kLoraBases; }
 std::span<const Choice> choices(OffloadPlace) { return kOffloadPlaces; }
 std::span<const Choice> choices(OffloadUpdate) { return kOffloadUpdates; }
 std::span<const Choice> choices(ScheduleName) { return kPipelineSchedules; }

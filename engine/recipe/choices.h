@@ -31,6 +31,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(NonFinite);
 [[nodiscard]] std::span<const Choice> choices(SequenceAttention);
 [[nodiscard]] std::span<const Choice> choices(Recompute);
+[[nodiscard]] std::span<const Choice> choices(LoraBase);
 [[nodiscard]] std::span<const Choice> choices(OffloadPlace);
 [[nodiscard]] std::span<const Choice> choices(OffloadUpdate);
 [[nodiscard]] std::span<const Choice> choices(ScheduleName);

@@ -223,6 +223,14 @@ void describe(LoraConfig& c, Visitor& v) {
           {.text = "Folder of a PEFT adapter of the same rank, alpha and targets to start from, or "
                    "hf://ORG/NAME; empty starts from new adapters.",
            .path = true});
+  v.field("base", c.base,
+          {.text = "How the frozen matrices of layers rest. Embedding, head, norms and biases keep "
+                   "the compute type.",
+           .source = "arXiv:2305.14314, sec. 3"});
+  v.field(
+      "double", c.double_coded,
+      {.text = "With base nf4: the maxima of blocks rest in 8 bits, 0.52 bytes a weight in all, "
+               "or in fp32, 0.56 bytes."});
 }
 
 void describe(ParallelConfig& c, Visitor& v) {
@@ -331,16 +339,17 @@ void describe(MemoryConfig& c, Visitor& v) {
                "those of all blocks, or (auto) of as few as fit the memory. With auto, outputs "
                "of GELU and SwiGLU, which are always made again else, are kept where they fit, and "
                "a language model's loss is computed in larger chunks."});
-  v.field("tiles", c.tiles,
-          {.text = "Rows (tokens or patches of a micro-batch) on which the MLP of a layer works at "
-                   "once, where this is less than all: its inner activations exist for so many "
-                   "rows only, in training as in evaluation, and are made again in backward; layers "
-                   "hand on one tensor instead of two. 0 takes all rows. Gradients of its weights "
-                   "are summed tile by tile.",
-           .unit = "rows",
-           .min = 0,
-           .max = kMaxSize,
-           .source = "ALST, arXiv:2506.13996, sec. 3.1"});
+  v.field(
+      "tiles", c.tiles,
+      {.text = "Rows (tokens or patches of a micro-batch) on which the MLP of a layer works at "
+               "once, where this is less than all: its inner activations exist for so many "
+               "rows only, in training as in evaluation, and are made again in backward; layers "
+               "hand on one tensor instead of two. 0 takes all rows. Gradients of its weights "
+               "are summed tile by tile.",
+       .unit = "rows",
+       .min = 0,
+       .max = kMaxSize,
+       .source = "ALST, arXiv:2506.13996, sec. 3.1"});
   v.field("limit", c.limit,
           {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
                    "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",

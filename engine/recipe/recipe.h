@@ -110,6 +110,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+/// How the frozen matrices of layers rest.
+enum class LoraBase { compute, nf4 };
+
 struct LoraConfig {
   int rank = 0;  ///< 0: no adapters
   double alpha = 16;
@@ -119,6 +122,8 @@ struct LoraConfig {
   /// Patterns of tensor names trained in full beside the adapters.
   std::vector<std::string> also_train;
   std::string weights;  ///< folder of a PEFT adapter to start from; empty: new adapters
+  LoraBase base = LoraBase::compute;
+  bool double_coded = true;  ///< of nf4: maxima of blocks are codes, too
 
   bool operator==(const LoraConfig&) const = default;
 };
@@ -179,13 +184,13 @@ struct DataConfig {
   LastStep last = LastStep::fill;
   int subset = 0;  ///< samples of each split that are used; 0: all
   LossOn loss = LossOn::all;
-  bool packing = false;  ///< several samples in one sequence
-  std::string prompt;    ///< template of jsonl
-  std::string response;  ///< template of jsonl
+  bool packing = false;                    ///< several samples in one sequence
+  std::string prompt;                      ///< template of jsonl
+  std::string response;                    ///< template of jsonl
   std::string template_file;               ///< Jinja of chats; empty: the tokenizer's own
   std::vector<std::string> template_args;  ///< "NAME=VALUE" for it
-  std::string chat_date;     ///< the day that templates see; empty: 26 Jul 2024
-  bool split_turns = false;  ///< a sample of each answer of a chat
+  std::string chat_date;                   ///< the day that templates see; empty: 26 Jul 2024
+  bool split_turns = false;                ///< a sample of each answer of a chat
   TooLong too_long = TooLong::truncate;
   BadRecord bad_record = BadRecord::skip;
   double test_share = 0.01;  ///< of the samples, where the data set has no test split

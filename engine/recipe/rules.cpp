@@ -187,6 +187,16 @@ void convolutions_are_whole(const Recipe& r, RuleContext& context) {
     context.error("precision.gradients", fmt::format("bf16, but {}", what), "use fp32");
 }
 
+/// Codes of 4 bits are decoded into the compute type, and only those of frozen matrices.
+void four_bits_are_decoded(const Recipe& r, RuleContext& context) {
+  if (r.lora.base != LoraBase::nf4) return;
+  if (r.lora.rank == 0)
+    context.error("lora.base", "nf4, but lora.rank is 0: the matrices themselves are trained",
+                  "set lora.rank, such as 16, or use base compute");
+  if (r.precision.compute == ComputeType::fp8)
+    context.error("lora.base", "nf4, but precision.compute is fp8", "use bf16");
+}
+
 /// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
 void statistics_have_samples(const Recipe& r, RuleContext& context) {
   constexpr int kFew = 16;
@@ -347,6 +357,7 @@ const std::vector<Rule>& rules() {
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {convolutions_are_whole,
        {"model.name", "parallel.tensor", "lora.rank", "precision.compute", "precision.gradients"}},
+      {four_bits_are_decoded, {"lora.base", "lora.rank", "precision.compute"}},
       {statistics_have_samples, {"model.name", "batch_norm.over", "batch.micro"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
@@ -499,9 +510,11 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
     add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.targets", "lora.also_train",
-         "lora.weights"},
+         "lora.weights", "lora.base", "lora.double"},
         "lora.rank 0 adds no adapters");
   } else {
+    if (r.lora.base == LoraBase::compute)
+      add({"lora.double"}, "lora.base compute: no maxima of blocks rest");
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");
   }
   if (r.precision.compute != ComputeType::fp16 && r.precision.compute != ComputeType::automatic) {

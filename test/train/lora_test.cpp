@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -75,6 +77,51 @@ TEST_CASE("adapters with dropout train alike under every strategy", "[train][lor
     CHECK(lora_losses(1, {"parallel.zero.stage=0", "lora.dropout=0"}) != alone);
     CHECK(lora_losses(1, {"parallel.zero.stage=0"}) == alone);
   }
+}
+
+TEST_CASE("a base in 4 bits is the same on all layouts", "[train][lora][parity]") {
+  const std::string family = GENERATE("qwen2.5-3b", "bloom-560m");
+  CAPTURE(family);
+  // The update follows the gradient: AdamW's first ones follow its sign, and so rounding.
+  std::vector<std::string> base = {"lora.rank=4",          "lora.targets=[all-linear]",
+                                   "lora.base=nf4",        "model.width=128",
+                                   "optimizer.name=sgd",   "optimizer.lr=1",
+                                   "parallel.zero.stage=0"};
+  if (family.starts_with("qwen")) base.emplace_back("model.mlp_width=128");
+  const auto losses = [&](int ranks, const std::vector<std::string>& more) {
+    return test::small_run(family, ranks, test::joined(base, more));
+  };
+  static std::map<std::string, test::Trace> known;
+  if (!known.contains(family)) known[family] = losses(1, {});
+  const test::Trace& alone = known[family];
+  // Not the weights that the run began with, and it learns.
+  CHECK(losses(1, {"lora.base=compute"}).losses.front() != alone.losses.front());
+  REQUIRE(alone.losses.back() != losses(1, {"optimizer.lr=1e-12"}).losses.back());
+  const auto [ranks, more] = GENERATE(
+      table<int, std::vector<std::string>>({{3, {"parallel.zero.stage=3"}},
+                                            {2, {"parallel.zero.stage=2"}},
+                                            {2, {"parallel.tensor=2"}},
+                                            {4, {"parallel.tensor=2", "parallel.zero.stage=3"}},
+                                            {2, {"parallel.pipeline=2"}},
+                                            {2, {"parallel.sequence=2"}},
+                                            {1, {"memory.recompute=blocks", "memory.tiles=5"}},
+                                            {1, {"memory.offload.parameters=pageable"}}}));
+  CAPTURE(ranks, more);
+  if (family.starts_with("bloom") && more.back() == "memory.tiles=5") return;
+  test::check_near(losses(ranks, more), alone);
+}
+
+TEST_CASE("codes of a base in 4 bits are not coded again on their way", "[train][lora]") {
+  const std::vector<std::string> base = {"lora.rank=4", "lora.targets=[all-linear]",
+                                         "lora.base=nf4", "model.width=128",
+                                         "parallel.zero.stage=3"};
+  const auto losses = [&](const std::vector<std::string>& more) {
+    return test::small_run("qwen2.5-3b", 2, test::joined(base, more)).losses;
+  };
+  // Only embedding, head and adapters travel in 8 bits.
+  const std::vector<double> whole = losses({}), coded = losses({"precision.gather=int8"});
+  CHECK(coded != whole);
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(coded[i] == Approx(whole[i]).epsilon(0.02));
 }
 
 TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[train][lora]") {

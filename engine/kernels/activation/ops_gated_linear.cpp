@@ -98,7 +98,7 @@ at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& dow
                         Communicator* ranks, Keep keep) {
   const at::Tensor& x = x_MD.rows;
   check_linear(x, gate_up, nullptr);
-  DSTRAIN_CHECK(matrix_of(gate_up, x).size(0) == 2 * matrix_of(down, x).size(1),
+  DSTRAIN_CHECK(gate_up.shape.front() == 2 * columns_of(down),
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
   return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),

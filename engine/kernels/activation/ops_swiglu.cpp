@@ -155,7 +155,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight) {
-  DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) == 2 * matrix_of(weight, gate_up).size(1),
+  DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) == 2 * columns_of(weight),
                 fmt::format("swiglu_linear: gate_up {}, weight {}", shape_of(gate_up),
                             shape_of(weight.value)));
   return SwigluLinear::apply(gate_up, anchor_for(gate_up, weight.trainable), &weight);

@@ -12,6 +12,7 @@
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/linear/output_gradient.h"
+#include "engine/kernels/nf4/nf4.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -33,13 +34,16 @@ at::Tensor bare(const at::Tensor& x) {
 
 at::Tensor matrix_of(const Parameter& weight, const at::Tensor& x) {
   const at::Tensor& value = value_of(weight, x);
+  if (weight.nf4) return decode_nf4(weight, x);
   return value.view({value.size(0), -1});
 }
 
+std::int64_t columns_of(const Parameter& weight) { return weight.numel() / weight.shape.front(); }
+
 void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias) {
-  const at::Tensor matrix = matrix_of(weight, x);
-  DSTRAIN_CHECK(x.dim() == 2 && matrix.size(1) == x.size(1) &&
-                    (bias == nullptr || value_of(*bias, x).numel() == matrix.size(0)),
+  (void)value_of(weight, x);
+  DSTRAIN_CHECK(x.dim() == 2 && columns_of(weight) == x.size(1) &&
+                    (bias == nullptr || value_of(*bias, x).numel() == weight.shape.front()),
                 fmt::format("linear: x {}, weight {}, bias {}", shape_of(x), shape_of(weight.value),
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
@@ -54,9 +58,9 @@ LinearOutput empty_output(const at::Tensor& x, std::int64_t rows, const Paramete
 
 void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
                    const at::Tensor& y) {
-  multiply(x, matrix_of(weight, x).t(), y,
-           {.alpha = weight.output_scale,
-            .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
+  multiply(
+      x, matrix_of(weight, x).t(), y,
+      {.alpha = weight.output_scale, .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
 }
 
 Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x) {

@@ -11,8 +11,12 @@
 /// the operators with a weight share; not for other layers.
 namespace dstrain::ops {
 
-/// The weight as [N, K], whatever its trailing shape; checked as by value_of.
+/// The weight as [N, K], whatever its trailing shape; checked as by value_of. One in 4 bits is
+/// decoded into memory of its own.
 [[nodiscard]] at::Tensor matrix_of(const Parameter& weight, const at::Tensor& x);
+
+/// K of it.
+[[nodiscard]] std::int64_t columns_of(const Parameter& weight);
 
 /// Throws unless x is [M, K], and bias, if any, [N].
 void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias);

@@ -18,6 +18,7 @@
 #include "engine/base/side_by_side.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
+#include "engine/models/four_bits.h"
 #include "engine/models/random_weights.h"
 #include "engine/train/execute/host_copies.h"
 
@@ -247,8 +248,8 @@ void StateStore::store_state(int group, int state, Range part, const at::Tensor&
 void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::*member) {
   const auto& parameters = groups_[to_index(group)];
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i]->*member =
-        whole.narrow(0, flat(group).offset(i), flat(group).size(i)).view(parameters[i]->shape);
+    const at::Tensor own = whole.narrow(0, flat(group).offset(i), flat(group).size(i));
+    parameters[i]->*member = parameters[i]->nf4 ? own : own.view(parameters[i]->shape);
   }
 }
 
@@ -313,6 +314,38 @@ at::Tensor StateStore::draw_flat(std::int64_t seed, int group, Range range) cons
   return values;
 }
 
+bool StateStore::in_four_bits(int group) const {
+  return std::ranges::any_of(groups_[to_index(group)],
+                             [](const Parameter* parameter) { return parameter->nf4.has_value(); });
+}
+
+/// On the host: matrices in 4 bits are made whole, one after the other.
+void StateStore::initialize_coded(const WeightSource& source, int group) {
+  const Range own = own_range(group);
+  at::Tensor values = host_tensor({own.size()}, options_.compute, options_.device);
+  values.zero_();
+  auto* const bytes = static_cast<std::uint8_t*>(values.mutable_data_ptr());
+  const auto width = static_cast<std::int64_t>(values.element_size());
+  for_each_met(groups_[to_index(group)], flat(group), own,
+               [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                 if (parameter.nf4) {
+                   const std::vector<std::uint8_t> coded = coded_value(parameter, source);
+                   const std::int64_t begin = part.begin * width;
+                   const auto all = static_cast<std::int64_t>(coded.size());
+                   const std::int64_t end = std::min(part.end * width, all);
+                   if (begin < end)
+                     std::copy_n(coded.data() + begin, end - begin, bytes + offset * width);
+                   return;
+                 }
+                 std::vector<float> read(to_index(part.size()));
+                 source.read(parameter, part, read);
+                 values.narrow(0, offset, part.size())
+                     .copy_(at::from_blob(read.data(), {part.size()}, at::kFloat));
+               });
+  store_state(group, 0, own, values);
+  synchronize(options_.device);
+}
+
 void StateStore::initialize(const WeightSource& source) {
   const std::optional<std::int64_t> seed = source.seed();
   // Through two pinned buffers, so that reading goes on while the last chunk travels.
@@ -322,6 +355,10 @@ void StateStore::initialize(const WeightSource& source) {
   std::size_t turn = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Range own = own_range(g);
+    if (in_four_bits(g)) {
+      initialize_coded(source, g);
+      continue;
+    }
     for (std::int64_t begin = own.begin; begin < own.end; begin += kChunk) {
       const Range chunk{begin, std::min(begin + kChunk, own.end)};
       if (seed && options_.device.is_cuda()) {
@@ -369,6 +406,7 @@ template <class Visit>
 void StateStore::for_each_state_box(int group, int state, Range range, Visit visit) const {
   for_each_met(groups_[to_index(group)], flat(group), range,
                [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                 if (parameter.nf4) return;  // no state of it is saved or handed out
                  for (auto& [box, place] : slices_of(parameter.parts, part)) {
                    box.name = state_name(state, parameter, box.name);
                    visit(std::move(box), offset + place - part.begin);

@@ -134,10 +134,12 @@ class StateStore {
   void settle_gradients(int group);
   void unbind_values(int group);
 
-  /// Draws or reads this rank's own part; moments are where they start.
+  /// Draws or reads this rank's own part, and codes what rests in 4 bits; moments are where they
+  /// start.
   void initialize(const WeightSource& source);
   /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
-  /// whole tensors by file name; the shares of all ranks are each element once.
+  /// whole tensors by file name; the shares of all ranks are each element once. Matrices in 4
+  /// bits, which no step changes, are left out.
   void add_share(std::map<std::string, std::vector<float>>& weights) const;
   /// The boxes of master weights and moments that this rank writes, where replicas share the work,
   /// and on the first rank the untrained tensors. States on the device are copied at once; those on
@@ -201,6 +203,8 @@ class StateStore {
   void for_each_saved(Visit visit) const;
   [[nodiscard]] at::Tensor draw_flat(std::int64_t seed, int group, Range range) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
+  [[nodiscard]] bool in_four_bits(int group) const;
+  void initialize_coded(const WeightSource& source, int group);
   /// Fills the moments that start from another number than 0.
   void start_moments();
   /// Compute copy of the own part from the master weights.
