@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -110,12 +109,6 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
     cost.blocks.push_back(model.blocks[b]->cost(shape));
     BlockCost& block = cost.blocks.back();
     block.groups = grouped.of_block[b];
-    Bytes decoded = 0;  // of matrices in 4 bits one at a time
-    for (const Parameter* parameter : model.blocks[b]->parameters()) {
-      if (parameter->nf4) decoded = std::max(decoded, parameter->numel() * shape.compute_bytes);
-    }
-    block.forward_workspace += decoded;
-    block.backward_workspace += decoded;
     for (const BlockState* state : model.blocks[b]->state()) {
       block.state_bytes += state_bytes(*state);
       if (state->change != StateChange::step_mean) continue;

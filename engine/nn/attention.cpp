@@ -145,19 +145,24 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
 
 Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
-  // Gradients of query, key and value twice, apart and packed. With linear biases packed, and
-  // query, key, value, their gradients and that of the output in heads that have room for these.
   const Workspace over_ranks =
       sequence_workspace(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
-  if (!shape_.alibi) {
-    // cuDNN adds up the gradient of the queries in fp32 (measured with 90,000 tokens and more,
-    // where nothing else hides it).
-    const Bytes sums = compute_bytes == 2 ? rows * shape_.width() * kFloatBytes : 0;
-    return {.forward = over_ranks.forward, .backward = 2 * qkv + sums + over_ranks.backward};
+  Bytes backward = 0;
+  if (shape_.alibi) {
+    // Gradients packed, and query, key, value, their gradients and that of the output in heads that
+    // have room for linear biases.
+    backward = qkv + 7 * rows * shape_.heads * compute_bytes *
+                         ops::attention_head_width(shape_, compute_bytes);
+  } else {
+    // Gradients of query, key and value twice, apart and packed. cuDNN adds up the gradient of the
+    // queries in fp32 (measured with 90,000 tokens and more, where nothing else hides it).
+    backward = 2 * qkv + (compute_bytes == 2 ? rows * shape_.width() * kFloatBytes : 0);
   }
-  const Bytes heads =
-      rows * shape_.heads * compute_bytes * ops::attention_head_width(shape_, compute_bytes);
-  return {.forward = over_ranks.forward, .backward = qkv + 7 * heads + over_ranks.backward};
+  // A product beside the packed gradients.
+  const Bytes decoded =
+      std::max(qkv_.decoded_bytes(compute_bytes), output_.decoded_bytes(compute_bytes));
+  return {.forward = over_ranks.forward + decoded,
+          .backward = std::max(backward, qkv + decoded) + over_ranks.backward};
 }
 
 std::vector<Exchange> SelfAttention::exchanges(std::int64_t rows, int compute_bytes) const {

@@ -1,5 +1,7 @@
 #include "engine/nn/gated_mlp.h"
 
+#include <algorithm>
+
 namespace dstrain {
 
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
@@ -37,7 +39,9 @@ Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
   // The product of gate and up until it is multiplied. Backward, its gradient, those of gate and
   // up, and the product once more.
-  return {.forward = hidden, .backward = 4 * hidden};
+  const Bytes decoded =
+      std::max(gate_up_.decoded_bytes(compute_bytes), down_.decoded_bytes(compute_bytes));
+  return {.forward = hidden + decoded, .backward = 4 * hidden + decoded};
 }
 
 void GatedMlp::add_parameters(std::vector<Parameter*>& list) {

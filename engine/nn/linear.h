@@ -98,6 +98,10 @@ class Linear {
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
   /// The same without x, which another layer keeps.
   [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
+  /// What each product makes of a matrix in 4 bits.
+  [[nodiscard]] Bytes decoded_bytes(int compute_bytes) const {
+    return weight_.nf4 ? weight_.numel() * compute_bytes : 0;
+  }
 
  private:
   /// A cut may leave no rows.

@@ -1,5 +1,6 @@
 #include "engine/nn/mlp.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/nn/gathered.h"
@@ -42,10 +43,14 @@ Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
   // GELU's output until it is multiplied. Backward, its gradient, that of its input, and the output
   // once more.
-  if (!has_adapters()) return {.forward = hidden, .backward = 3 * hidden};
+  const Bytes decoded =
+      std::max(up_.decoded_bytes(compute_bytes), down_.decoded_bytes(compute_bytes));
+  if (!has_adapters()) return {.forward = hidden + decoded, .backward = 3 * hidden + decoded};
   // In the GELU's linear: gradients of the output, of GELU's output and input and of the norm's
   // output; adapters keep GELU's output.
-  return {.backward = 2 * stream + 4 * hidden - total(layers(rows, compute_bytes)).saved_bytes};
+  return {.forward = decoded,
+          .backward =
+              2 * stream + 4 * hidden + decoded - total(layers(rows, compute_bytes)).saved_bytes};
 }
 
 void Mlp::add_parameters(std::vector<Parameter*>& list) {

@@ -92,11 +92,13 @@ TEST_CASE("a base in 4 bits is the same on all layouts", "[train][lora][parity]"
     return test::small_run(family, ranks, test::joined(base, more));
   };
   static std::map<std::string, test::Trace> known;
-  if (!known.contains(family)) known[family] = losses(1, {});
+  if (!known.contains(family)) {
+    known[family] = losses(1, {});
+    // Other weights than in the compute type, and it learns.
+    REQUIRE(losses(1, {"lora.base=compute"}).losses.front() != known[family].losses.front());
+    REQUIRE(losses(1, {"optimizer.lr=1e-12"}).losses.back() != known[family].losses.back());
+  }
   const test::Trace& alone = known[family];
-  // Not the weights that the run began with, and it learns.
-  CHECK(losses(1, {"lora.base=compute"}).losses.front() != alone.losses.front());
-  REQUIRE(alone.losses.back() != losses(1, {"optimizer.lr=1e-12"}).losses.back());
   const auto [ranks, more] = GENERATE(
       table<int, std::vector<std::string>>({{3, {"parallel.zero.stage=3"}},
                                             {2, {"parallel.zero.stage=2"}},
@@ -107,7 +109,8 @@ TEST_CASE("a base in 4 bits is the same on all layouts", "[train][lora][parity]"
                                             {1, {"memory.recompute=blocks", "memory.tiles=5"}},
                                             {1, {"memory.offload.parameters=pageable"}}}));
   CAPTURE(ranks, more);
-  if (family.starts_with("bloom") && more.back() == "memory.tiles=5") return;
+  const bool cut = more.front() == "parallel.tensor=2" || more.front() == "parallel.zero.stage=3";
+  if (family.starts_with("bloom") && !cut) return;  // what differs are its parts
   test::check_near(losses(ranks, more), alone);
 }
 
