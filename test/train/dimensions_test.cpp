@@ -109,7 +109,7 @@ Combination draw(Draw& random) {
 
 TEST_CASE("any combination of axes computes what one rank computes", "[train][dimensions]") {
   const std::uint64_t seed = number_from("DSTRAIN_SEED", 15);
-  const std::uint64_t count = number_from("DSTRAIN_COMBINATIONS", 200);
+  const std::uint64_t count = number_from("DSTRAIN_COMBINATIONS", 120);
   Draw random(seed);
   std::map<std::string, Trace> alone;   // by model and sizes
   std::map<std::string, int> compared;  // by model

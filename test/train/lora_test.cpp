@@ -127,6 +127,25 @@ TEST_CASE("codes of a base in 4 bits are not coded again on their way", "[train]
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(coded[i] == Approx(whole[i]).epsilon(0.02));
 }
 
+TEST_CASE("codes of 4 bits are no numbers that could be not finite", "[train][lora]") {
+  const Recipe recipe = test::small_recipe(
+      "qwen2.5-3b", {"lora.rank=4", "lora.base=nf4", "model.width=128", "precision.compute=bf16"});
+  test::with_sessions(
+      1, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.seek(0);
+        session.enqueue_step();
+        StepOutcome outcome = session.executor().take_outcome();
+        REQUIRE_FALSE(outcome.skipped);
+        int trained = 0;
+        while (!session.states().trainable(trained)) ++trained;
+        session.states().own_gradient(trained)[0] = NAN;
+        outcome.gradient_norm = NAN;
+        CHECK_THAT(session.explain_non_finite(outcome).text,
+                   Catch::Contains("non-finite gradient") && Catch::Contains("lora_"));
+      });
+}
+
 TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[train][lora]") {
   const test::TempDir folder;
   const Recipe recipe = lora_recipe({"parallel.zero.stage=0"});

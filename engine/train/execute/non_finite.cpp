@@ -29,24 +29,23 @@ bool earlier(const NonFiniteSite& a, const NonFiniteSite& b) {
 
 bool all_finite(const at::Tensor& values) { return at::isfinite(values).all().item<bool>(); }
 
-/// Index of the first element that is not finite, or -1.
-std::int64_t first_bad(const at::Tensor& values) {
-  if (values.numel() == 0 || all_finite(values)) return -1;
-  return at::isfinite(values).logical_not().nonzero()[0].item<std::int64_t>();
-}
-
 }  // namespace
 
 /// Looks at what this rank holds; `values` is its part of a group.
 NonFiniteSite Executor::site_in_group(int group, const at::Tensor& values, Where where) const {
-  const std::int64_t bad = first_bad(values);
-  if (bad < 0) return {};
-  NonFiniteSite site{.where = where, .group = group};
-  const std::int64_t element = bad + states_.own_range(group).begin;
   const FlatGroup& flat = states_.flat(group);
-  for (std::size_t t = 0; t < flat.num_tensors(); ++t) {
-    if (flat.offset(t) <= element) site.tensor = static_cast<int>(t);
-  }
+  const Range own = states_.own_range(group);
+  const auto bad = [&](std::size_t tensor) {
+    const std::int64_t begin = flat.offset(tensor);
+    const Range held = intersect(own, {begin, begin + flat.size(tensor)});
+    return !held.empty() && !states_.in_four_bits(group, tensor) &&
+           !all_finite(values.narrow(0, held.begin - own.begin, held.size()));
+  };
+  std::size_t tensor = 0;
+  while (tensor < flat.num_tensors() && !bad(tensor)) ++tensor;
+  if (tensor == flat.num_tensors()) return {};
+  NonFiniteSite site{.where = where, .group = group};
+  site.tensor = static_cast<int>(tensor);
   const auto reads = [&](const BlockCost& block) {
     return std::ranges::find(block.groups, group) != block.groups.end();
   };

@@ -314,11 +314,6 @@ at::Tensor StateStore::draw_flat(std::int64_t seed, int group, Range range) cons
   return values;
 }
 
-bool StateStore::in_four_bits(int group) const {
-  return std::ranges::any_of(groups_[to_index(group)],
-                             [](const Parameter* parameter) { return parameter->nf4.has_value(); });
-}
-
 /// On the host: matrices in 4 bits are made whole, one after the other.
 void StateStore::initialize_coded(const WeightSource& source, int group) {
   const Range own = own_range(group);
@@ -355,7 +350,8 @@ void StateStore::initialize(const WeightSource& source) {
   std::size_t turn = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Range own = own_range(g);
-    if (in_four_bits(g)) {
+    const auto coded = [](const Parameter* parameter) { return parameter->nf4.has_value(); };
+    if (std::ranges::any_of(groups_[to_index(g)], coded)) {
       initialize_coded(source, g);
       continue;
     }

@@ -98,6 +98,10 @@ class StateStore {
   [[nodiscard]] at::Tensor own_gradient(int group) const;
   /// The rank holds the group, and trains it.
   [[nodiscard]] bool trainable(int group) const { return holds(group) && kind(group).trainable; }
+  /// The bytes of a tensor of the group are codes (Parameter::nf4), not numbers.
+  [[nodiscard]] bool in_four_bits(int group, std::size_t tensor) const {
+    return groups_[static_cast<std::size_t>(group)][tensor]->nf4.has_value();
+  }
   [[nodiscard]] bool holds(int group) const { return layout_.holds(stage_, group); }
 
   /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
@@ -203,7 +207,6 @@ class StateStore {
   void for_each_saved(Visit visit) const;
   [[nodiscard]] at::Tensor draw_flat(std::int64_t seed, int group, Range range) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
-  [[nodiscard]] bool in_four_bits(int group) const;
   void initialize_coded(const WeightSource& source, int group);
   /// Fills the moments that start from another number than 0.
   void start_moments();
