@@ -8,7 +8,6 @@ namespace dstrain {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;
-constexpr std::int64_t kFirstMaximum = 4 + 256;  // numbers of a table before its maxima
 constexpr std::int64_t kFloat = sizeof(float);
 
 [[noreturn]] void refuse(const Piece& piece, const std::string& why) {
@@ -43,7 +42,7 @@ Nf4Storage nf4_storage(const std::vector<Piece>& pieces, bool double_coded) {
     if (double_coded && own.blocks > 0) {
       own.first_maxima = own.first_block / kNf4Maxima;
       own.num_maxima = own.whole_block(own.blocks - 1) / kNf4Maxima + 1 - own.first_maxima;
-      own.tables = take((kFirstMaximum + own.num_maxima) * kFloat);
+      own.tables = take((kNf4TableMaxima + own.num_maxima) * kFloat);
     }
     all.pieces.push_back(own);
   }

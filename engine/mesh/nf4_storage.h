@@ -13,13 +13,16 @@ inline constexpr std::int64_t kNf4Block = 64;
 /// Maxima that share one of their own where they are coded, too.
 inline constexpr std::int64_t kNf4Maxima = 256;
 
+/// Numbers of a table of coded maxima: fp32 offset and three that are empty, the values of 256
+/// codes, then maxima of maxima.
+inline constexpr int kNf4Codes = 4, kNf4TableMaxima = 4 + 256;
+
 /// Where a box of a tensor lies; places are bytes from the beginning of the parameter's memory,
 /// multiples of 16.
 struct Nf4Piece {
   std::int64_t codes = 0;   ///< two elements a byte, the first in the upper half
   std::int64_t maxima = 0;  ///< of the box's blocks: codes of 8 bits, or fp32
-  /// For coded maxima: fp32 offset and three that are empty, the 256 values of codes, then the
-  /// maxima of maxima from `first_maxima` on.
+  /// The table of coded maxima, with maxima of maxima from `first_maxima` on.
   std::int64_t tables = 0;
   std::int64_t blocks = 0;            ///< of the box
   std::int64_t row_blocks = 0;        ///< that follow one another in the whole tensor

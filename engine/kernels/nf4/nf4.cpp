@@ -142,11 +142,11 @@ void store_nf4(const Nf4Storage& storage, std::size_t index, const Nf4Codes& who
     }
   }
   if (!storage.double_coded || piece.blocks == 0) return;
-  std::vector<float> table(kernels::kNf4TableMaxima + to_index(piece.num_maxima));
+  std::vector<float> table(kNf4TableMaxima + to_index(piece.num_maxima));
   table[0] = maxima.offset;
-  std::ranges::copy(kMaximaValues, table.begin() + kernels::kNf4Codes);
+  std::ranges::copy(kMaximaValues, table.begin() + kNf4Codes);
   std::copy_n(&maxima.maxima[to_index(piece.first_maxima)], piece.num_maxima,
-              table.begin() + kernels::kNf4TableMaxima);
+              table.begin() + kNf4TableMaxima);
   std::memcpy(at(piece.tables), table.data(), table.size() * sizeof(float));
 }
 

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
-#include "engine/mesh/nf4_storage.h"
-
 /// What CPU and GPU share of 4-bit matrices.
 namespace dstrain::kernels {
 
@@ -17,8 +13,5 @@ namespace dstrain::kernels {
   }
 
 inline constexpr float kNf4Values[16] = DSTRAIN_NF4_VALUES;
-
-/// Numbers of a table before its maxima: offset, three that are empty, values of 256 codes.
-inline constexpr int kNf4Codes = 4, kNf4TableMaxima = 4 + 256;
 
 }  // namespace dstrain::kernels
