@@ -61,6 +61,7 @@ class FitSearch {
   static constexpr const char* kRecompute = "memory.recompute=auto";
   static constexpr const char* kTiles = "memory.tiles=4096";
   static constexpr const char* kInputs = "memory.offload.activations=pinned";
+  static constexpr const char* kWeights = "memory.offload.parameters=pinned";
   static constexpr int kMaxStage = 3;
 
   /// Nothing: it does not fit, or is no recipe for these ranks.
@@ -92,13 +93,16 @@ class FitSearch {
     return best;
   }
 
-  /// MLPs in tiles, with inputs of blocks on the host where that is not enough.
+  /// MLPs in tiles, with inputs of blocks and then weights on the host where that is not enough.
   [[nodiscard]] std::optional<FitProposal> in_tiles() const {
     if (recipe_.memory.tiles > 0) return std::nullopt;
     std::vector<std::string> settings = {kRecompute, kTiles};
     if (auto alone = fitting(settings)) return alone;
-    settings.emplace_back(kInputs);
-    return fitting(std::move(settings));
+    for (const char* more : {kInputs, kWeights}) {
+      settings.emplace_back(more);
+      if (auto found = fitting(settings)) return found;
+    }
+    return std::nullopt;
   }
 
   [[nodiscard]] std::optional<FitProposal> at_least(std::vector<std::string> settings) const {
@@ -140,8 +144,8 @@ std::string misfit_text(const FitReport& report) {
 
 std::string proposals_text(const FitReport& report) {
   if (report.proposals.empty())
-    return "neither a smaller batch.micro nor recomputation, tiles, ZeRO or states on the host "
-           "make it fit; take more ranks";
+    return "neither a smaller batch.micro nor recomputation, tiles, ZeRO or states, inputs and "
+           "weights on the host make it fit; take more ranks";
   std::string text = "what fits, with memory of a rank and planned step:";
   for (const FitProposal& proposal : report.proposals) {
     text += fmt::format("\n    {:<64} {:>11} {:>9.1f} ms",

@@ -35,10 +35,11 @@ Command add_launch(CLI::App& root) {
   app->add_flag("--auto", options->search,
                 "Train with the layout that `dstrain plan --auto` puts first for these ranks: "
                 "degrees, ZeRO stage and\nmicro-batch are searched, batch.global stays.");
-  app->add_flag("--fit", options->fit,
-                "Where the recipe does not fit the memory of the GPUs: train with the fastest of "
-                "the settings that do, of a smaller\nbatch.micro, recomputation, ZeRO stages and "
-                "states on the host. batch.global stays.");
+  app->add_flag(
+      "--fit", options->fit,
+      "Where the recipe does not fit the memory of the GPUs: train with the fastest of "
+      "the settings that do, of a smaller\nbatch.micro, recomputation, MLPs in tiles, ZeRO "
+      "stages, and states, inputs of blocks or weights on the host. batch.global\nstays.");
   app->add_option("--machine", options->machine,
                   "Which cards the ranks have, as of plan, to look at their memory before they "
                   "start. Default: those of this machine\nwhere the ranks run on it; other hosts "

@@ -74,6 +74,7 @@ constexpr Method kMethods[] = {
     {"all blocks computed again", "memory.recompute=blocks"},
     {"and MLPs in tiles of 4,096 rows", "memory.tiles=4096"},
     {"and inputs of blocks on the host", "memory.offload.activations=pinned"},
+    {"and weights on the host", "memory.offload.parameters=pinned"},
 };
 
 double gib(Bytes bytes) { return std::ldexp(static_cast<double>(bytes), -30); }
@@ -139,9 +140,11 @@ std::string longest_text(const LongestTable& table) {
                           gib(one.planned.memory), gib(one.planned.host), one.planned.step_s);
     }
   }
-  const std::vector<std::string>& all = table.rows.back().settings;
+  std::vector<std::string> all;
+  for (const LongestRow& row : table.rows)
+    if (row.refused.empty()) all = row.settings;
   if (!all.empty())
-    text += fmt::format("settings of the last row: --set {}\n", fmt::join(all, " --set "));
+    text += fmt::format("settings of the last length: --set {}\n", fmt::join(all, " --set "));
   return text;
 }
 

@@ -30,8 +30,9 @@ struct LongestTable {
 
 /// For devices of `memories` bytes at the rates of `machine`: the longest data.sequence of the
 /// recipe, in steps of 128 tokens, as it is, with blocks computed again, with MLPs in tiles, and
-/// with inputs of blocks on the host. batch.micro is 1, and batch.global the number of data ranks.
-/// Plans leave kMemoryReserve of a device. Error{usage} for a recipe of images.
+/// with inputs of blocks and then weights on the host. batch.micro is 1, and batch.global the
+/// number of data ranks. Plans leave kMemoryReserve of a device. Error{usage} for a recipe of
+/// images.
 [[nodiscard]] LongestTable longest_sequences(const std::string& recipe,
                                              const std::vector<std::string>& overrides, int ranks,
                                              const Machine& machine,

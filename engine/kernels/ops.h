@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/kernels/parameter.h"
 
@@ -75,11 +77,19 @@ struct DropMask {
   std::int64_t whole_columns = 0, first_column = 0;
 };
 
-/// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in
-/// place; x [M, K], a [R, K], b [N', R]. LoRA, Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
-[[nodiscard]] at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Parameter& a,
-                                      Parameter& b, double scale, std::int64_t column,
-                                      const DropMask& mask = {});
+/// What is added to some outputs of a linear map: scale * (dropout(x) a^T) b^T to columns [column,
+/// column + N'); x [M, K], a [R, K], b [N', R]. LoRA, Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
+struct LowRankTerm {
+  Parameter* a = nullptr;
+  Parameter* b = nullptr;
+  double scale = 1;
+  std::int64_t column = 0;
+  DropMask mask = {};
+};
+
+/// linear(x, weight, bias), with what `terms` add; the columns of no two overlap.
+[[nodiscard]] at::Tensor adapted_linear(const Measured& x_MK, Parameter& weight, Parameter* bias,
+                                        const std::vector<LowRankTerm>& terms);
 
 /// Rows of `table` [V, D] by token: tokens [...] int64 -> [M, D]. The gradient's sums have a fixed
 /// order.
@@ -179,6 +189,11 @@ struct AttentionShape {
 /// and head, and of wider heads the output that the kernel made.
 [[nodiscard]] std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,
                                                  int element_bytes);
+
+/// Backward of attention runs so many equal groups of heads one after the other, so that what a
+/// library adds up in fp32 and returns apart does not grow with `rows`. 1 where that is little, and
+/// for heads of our own kernels or with linear biases.
+[[nodiscard]] std::int64_t attention_head_groups(const AttentionShape& shape, std::int64_t rows);
 
 /// Puts the class token before the patches of each sample and adds positions: patches [B * N, D],
 /// class_token [1, 1, D], positions [1, N + 1, D] -> [B * (N + 1), D]. Dosovitskiy et al. 2021,

@@ -36,12 +36,17 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) co
 }
 
 Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {
-  const Bytes hidden = rows * mlp_width_ * compute_bytes;
-  // The product of gate and up until it is multiplied. Backward, its gradient, those of gate and
-  // up, and the product once more.
-  const Bytes decoded =
-      std::max(gate_up_.decoded_bytes(compute_bytes), down_.decoded_bytes(compute_bytes));
-  return {.forward = hidden + decoded, .backward = 4 * hidden + decoded};
+  const Bytes hidden = rows * mlp_width_ * compute_bytes,
+              gate_up = gate_up_.decoded_bytes(compute_bytes),
+              down = down_.decoded_bytes(compute_bytes);
+  // The product of gate and up until it is multiplied.
+  const Bytes forward = hidden + std::max(gate_up, down);
+  // Backward, its gradient, those of gate and up, and the product once more.
+  if (!down_.has_adapters())
+    return {.forward = forward, .backward = 4 * hidden + std::max(gate_up, down)};
+  // Adapters keep the product until its gradient is there. Of all three, that of gate and up is
+  // left when its matrix is decoded.
+  return {.forward = forward, .backward = std::max({2 * hidden, hidden + down, gate_up - hidden})};
 }
 
 void GatedMlp::add_parameters(std::vector<Parameter*>& list) {

@@ -34,9 +34,11 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
   bias_.cut = cut.rows() ? Cut::tensor : Cut::none;
 }
 
-at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call) {
-  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, call);
-  return y_MN;
+at::Tensor Linear::product(const ops::Measured& x_MK, Parameter* bias, const Call& call) {
+  if (adapters_.empty()) return ops::linear(x_MK, weight_, bias);
+  std::vector<ops::LowRankTerm> terms;
+  for (LowRank& adapter : adapters_) terms.push_back(adapter.term(call));
+  return ops::adapted_linear(x_MK, weight_, bias, terms);
 }
 
 Communicator* Linear::summing(const Call& call) const {
@@ -50,10 +52,9 @@ at::Tensor Linear::with_bias(const at::Tensor& y_mN) {
 }
 
 at::Tensor Linear::forward(const ops::Measured& x_MK, const Call& call) {
-  if (!cut_.columns()) return adapted(ops::linear(x_MK, weight_, bias()), x_MK.rows, call);
+  if (!cut_.columns()) return product(x_MK, bias(), call);
   if (!has_adapters()) return with_bias(ops::summed_linear(x_MK, weight_, summing(call)));
-  const at::Tensor y_MN = adapted(ops::linear(x_MK, weight_, nullptr), x_MK.rows, call);
-  return with_bias(ops::reduce_scatter_rows(y_MN, summing(call)));
+  return with_bias(ops::reduce_scatter_rows(product(x_MK, nullptr, call), summing(call)));
 }
 
 at::Tensor Linear::forward_of_gathered(const ops::Measured& x_mK, const Call& call) {
@@ -65,8 +66,7 @@ at::Tensor Linear::forward_of_gathered(const ops::Measured& x_mK, const Call& ca
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {
   DSTRAIN_CHECK(has_bias_ && !cut_.columns(), parts_.at(0).name + ": GELU without a bias");
   if (adapters_.empty()) return ops::linear_gelu(x_MK, weight_, bias_, kind);
-  const at::Tensor z = ops::linear(x_MK, weight_, nullptr);
-  return ops::bias_gelu(adapted(z, x_MK, call), bias_, kind);
+  return ops::bias_gelu(product(x_MK, nullptr, call), bias_, kind);
 }
 
 at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias, ops::Gelu kind,
@@ -138,6 +138,11 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
     // Decoded into memory, from which the product reads it.
     cost.forward_traffic += 2 * weight_.numel() * compute_bytes;
     cost.backward_traffic += 2 * weight_.numel() * compute_bytes;
+  }
+  if (!adapters_.empty()) {
+    // Their sum is written and read again by the large product.
+    cost.forward_traffic += 2 * rows * weight_.shape[0] * compute_bytes;
+    cost.backward_traffic += 2 * rows * columns() * compute_bytes;
   }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);

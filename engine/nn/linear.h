@@ -106,7 +106,8 @@ class Linear {
  private:
   /// A cut may leave no rows.
   [[nodiscard]] std::int64_t columns() const { return weight_.parts.front().columns.size(); }
-  [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call);
+  /// x weight^T + bias with what adapters add, of this rank's part.
+  [[nodiscard]] at::Tensor product(const ops::Measured& x_MK, Parameter* bias, const Call& call);
   /// The ranks over which matrices cut by columns are summed.
   [[nodiscard]] Communicator* summing(const Call& call) const;
   [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mN);

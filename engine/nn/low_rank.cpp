@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "engine/base/stable_hash.h"
-#include "engine/kernels/ops.h"
 
 namespace dstrain {
 namespace {
@@ -36,15 +35,18 @@ LowRank::LowRank(const std::string& prefix, const Piece& whole, std::int64_t fir
   a_.init_std = 1 / std::sqrt(3.0 * static_cast<double>(whole_columns_));
 }
 
-at::Tensor LowRank::add_to(const at::Tensor& y_MN, const at::Tensor& x_MK, const Call& call) {
+ops::LowRankTerm LowRank::term(const Call& call) {
   // Two adapters of a micro-batch must not drop the same elements: hence the name.
-  return ops::add_low_rank(y_MN, x_MK, a_, b_, options_.scale, first_output_,
-                           {.share = call.dropout_seed.defined() ? options_.dropout : 0,
-                            .seed = call.dropout_seed,
-                            .place = name_hash_,
-                            .rows = call.own.rows,
-                            .whole_columns = a_.cut == Cut::none ? 0 : whole_columns_,
-                            .first_column = first_column_});
+  return {.a = &a_,
+          .b = &b_,
+          .scale = options_.scale,
+          .column = first_output_,
+          .mask = {.share = call.dropout_seed.defined() ? options_.dropout : 0,
+                   .seed = call.dropout_seed,
+                   .place = name_hash_,
+                   .rows = call.own.rows,
+                   .whole_columns = a_.cut == Cut::none ? 0 : whole_columns_,
+                   .first_column = first_column_}};
 }
 
 }  // namespace dstrain

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/call.h"
 #include "engine/nn/layer_cost.h"
@@ -30,9 +31,9 @@ class LowRank {
   LowRank(const std::string& prefix, const Piece& matrix, std::int64_t first_output,
           const LowRankOptions& options);
 
-  /// Adds to y [M, N] in place; x [M, columns of this rank]. What ranks with other columns add is
-  /// left to the sum of y over these ranks.
-  [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK, const Call& call);
+  /// For x [M, columns of this rank]. What ranks with other columns add is left to the sum of y
+  /// over these ranks.
+  [[nodiscard]] ops::LowRankTerm term(const Call& call);
 
   void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
   void count_parameters(LayerCost& cost) const {

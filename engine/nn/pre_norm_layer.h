@@ -139,7 +139,8 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
-    append({norm_after_.cost(own_rows, place_.joined() ? stream : 0)});
+    const Bytes kept_sum = place_.joined() ? stream : 0;
+    append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
@@ -152,11 +153,12 @@ class PreNormLayer final : public Block {
         std::max(std::max(stream, in_attention.forward) + gathered, in_mlp.forward + by_mlp);
     if constexpr (kExperts) mlp_.complete(cost, rows, shape.compute_bytes);
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
-    // the stream's gradient, and the attention beside the gradients of the stream and of its own
-    // output, when the MLP and its norm have gone.
+    // the stream's gradient, which where the sum is handed on is that of the output, and the
+    // attention beside the gradients of the stream and of its own output, when the MLP and its norm
+    // have gone.
     cost.backward_workspace =
-        std::max(stream + in_mlp.backward + by_mlp,
-                 2 * stream + in_attention.backward - kept_by_mlp + gathered) +
+        std::max((place_.joined() ? 0 : stream) + in_mlp.backward + by_mlp,
+                 2 * stream + in_attention.backward - kept_by_mlp - kept_sum + gathered) +
         (place_.gradients_apart && !place_.joined() ? stream : 0);
     // Kept, it is not made in the first place, and has been let go by the second.
     if constexpr (!kExperts) cost.hidden_workspace = -cost.hidden_bytes;

@@ -193,8 +193,8 @@ struct Program {
 
 struct ProgramOptions {
   int micro_batches = 1;  ///< accumulation steps, at least 1
-  int prefetch = 1;       ///< groups gathered ahead of their use, at least 0; ZeRO-3 has two gather
-                          ///< slots more than that
+  int prefetch = 1;       ///< blocks gathered ahead of their use, at least 0; ZeRO-3 has slots for
+                          ///< the groups of two blocks more than that (builder/slot_pools.h)
   /// Per block: it keeps only its input and runs forward again before its backward. Blocks beyond
   /// the end of the list keep everything, and so does the head.
   std::vector<bool> recompute{};

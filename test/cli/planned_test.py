@@ -20,7 +20,7 @@ def deviations(entry, machine, environment):
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     found = {"step": plan["step_s"] / entry["step_s"] - 1}
-    # null: measured when a step still kept other tensors.
+    # null: measured when a step still kept other tensors, or gathered into slots of another size.
     if entry["allocated_gib"] is not None:
         found["memory"] = plan["memory"]["allocated_bytes"] / 2**30 / entry["allocated_gib"] - 1
     return found

@@ -313,9 +313,10 @@ Parameter scaled_parameter(test::Random& random, at::IntArrayRef sizes, at::Scal
 
 TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu][kernels]") {
   const auto type = GENERATE(from_range(test::with_products({at::kFloat, at::kBFloat16})));
-  const bool fp8 = GENERATE(false, true), frozen = GENERATE(false, true);
+  const bool fp8 = GENERATE(false, true), frozen = GENERATE(false, true),
+             every = GENERATE(false, true);  // output has a term
   const double dropout = GENERATE(0.0, 0.25);
-  CAPTURE(c10::toString(type), fp8, frozen, dropout);
+  CAPTURE(c10::toString(type), fp8, frozen, every, dropout);
   if (fp8 && type == at::kFloat) return;
   const auto run = [&](at::Device device) -> Tensors {
     test::Random random(6, device);
@@ -324,16 +325,20 @@ TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu
       return scaled_parameter(random, sizes, type, 0.1);
     };
     Parameter up = parameter({2 * wide, width}), down = parameter({width, wide}),
-              a = parameter({rank, width}), b = parameter({wide, rank});
+              a = parameter({rank, width}), b = parameter({wide, rank}),
+              first_a = parameter({2 * rank, width}), first_b = parameter({wide, 2 * rank});
     up.fp8 = down.fp8 = fp8;
     if (frozen) {
       up.trainable = down.trainable = false;
       up.gradient = down.gradient = at::Tensor();
     }
     const at::Tensor x = test::leaf(random({rows, width}, type));
-    const at::Tensor both = ops::add_low_rank(
-        ops::linear(x, up, nullptr), x, a, b, 2, wide,
-        {.share = dropout, .seed = at::full({}, 5, x.options().dtype(at::kLong))});
+    const ops::DropMask mask{.share = dropout,
+                             .seed = at::full({}, 5, x.options().dtype(at::kLong))};
+    std::vector<ops::LowRankTerm> terms = {
+        {.a = &a, .b = &b, .scale = 2, .column = wide, .mask = mask}};
+    if (every) terms.push_back({.a = &first_a, .b = &first_b, .mask = mask});
+    const at::Tensor both = ops::adapted_linear(x, up, nullptr, terms);
     const at::Tensor y = ops::swiglu_linear(both, down);
     y.backward(random({rows, width}, type));
     Tensors all = {y, x.grad(), a.gradient, b.gradient};

@@ -114,6 +114,59 @@ TEST_CASE("packed attention takes sequences of one token", "[kernels]") {
           [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
 
+TEST_CASE("backward by groups of heads makes the gradients of each group alone", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  const bool packed = GENERATE(false, true);
+  // 294,912 rows times heads on a CPU.
+  AttentionShape shape{.heads = 144,
+                       .kv_heads = 4,
+                       .head_dim = device.is_cuda() ? 64 : 8,
+                       .causal = true,
+                       .rope_theta = 1e4};
+  shape.batch = 2;
+  const std::int64_t tokens = device.is_cuda() ? 8192 : 1024;
+  const Lengths lengths = {tokens - 100, 200, tokens - 100};
+  const ops::Sequences sequences = packed ? test::pack(lengths, 2, device) : ops::Sequences{};
+  REQUIRE(ops::attention_head_groups(shape, 2 * tokens) == (device.is_cuda() ? 4 : 2));
+  test::Random random(5, device);
+  const at::ScalarType type = test::short_type(device);
+  const at::Tensor qkv = random({2 * tokens, shape.qkv_width()}, type),
+                   dy = random({2 * tokens, shape.width()}, type);
+  const auto gradient = [&](const at::Tensor& rows, const at::Tensor& of_out,
+                            const AttentionShape& heads) {
+    const at::Tensor x = test::leaf(rows);
+    ops::attention(x, heads, sequences).backward(of_out);
+    return x.grad();
+  };
+  const ops::Heads all = ops::split_heads(gradient(qkv, dy, shape), shape, {}),
+                   in = ops::split_heads(qkv, shape, {});
+  AttentionShape one = shape;  // the heads of one key
+  one.heads = shape.heads / shape.kv_heads;
+  one.kv_heads = 1;
+  REQUIRE(ops::attention_head_groups(one, 2 * tokens) == 1);
+  for (std::int64_t key = 0; key < shape.kv_heads; ++key) {
+    CAPTURE(device.str(), packed, key);
+    const at::Tensor rows = at::empty({2 * tokens, one.qkv_width()}, qkv.options());
+    const ops::Heads own = ops::split_heads(rows, one, {});
+    own[0].copy_(in[0].narrow(1, key * one.heads, one.heads));
+    own[1].copy_(in[1].narrow(1, key, 1));
+    own[2].copy_(in[2].narrow(1, key, 1));
+    const std::int64_t width = one.width();
+    const ops::Heads alone = ops::split_heads(
+        gradient(rows, dy.narrow(1, key * width, width).contiguous(), one), one, {});
+    const ops::Heads of_all = {all[0].narrow(1, key * one.heads, one.heads),
+                               all[1].narrow(1, key, 1), all[2].narrow(1, key, 1)};
+    for (std::size_t part = 0; part < 3; ++part) {
+      CAPTURE(part);
+      // A GPU's sums over keys have no order.
+      if (device.is_cuda())
+        REQUIRE(test::relative_error(of_all[part], alone[part]) < 1e-2);
+      else
+        REQUIRE(at::equal(of_all[part], alone[part]));
+    }
+  }
+}
+
 /// What a GPU does with linear biases in 16 bits, on a CPU with the references of its kernels.
 TEST_CASE("heads stretched for linear biases give the same attention", "[kernels]") {
   const auto device = GENERATE(from_range(test::devices()));

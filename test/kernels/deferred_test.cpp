@@ -66,7 +66,8 @@ std::vector<DeferredForm> deferred_forms() {
       {.name = "a low-rank term",
        .run =
            [](const at::Tensor& x, DeferredWeights& w) {
-             return ops::add_low_rank(ops::linear(x, w.main, &w.bias), x, w.low, w.high, 0.5, 0);
+             return ops::adapted_linear(x, w.main, &w.bias,
+                                        {{.a = &w.low, .b = &w.high, .scale = 0.5}});
            }},
   };
 }

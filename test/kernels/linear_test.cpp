@@ -281,16 +281,18 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
 
 TEST_CASE("a low-rank term is added to its columns only, with its gradients", "[kernels][cpu]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
-  CAPTURE(c10::toString(dtype));
+  const bool all = GENERATE(false, true);  // then the term comes first
+  CAPTURE(c10::toString(dtype), all);
   test::Random random(7);
-  const std::int64_t rows = 11, in = 16, rank = 3, out = 5, column = 4;
+  const std::int64_t rows = 11, in = 16, rank = 3, out = all ? 12 : 5, column = all ? 0 : 4;
   const at::Tensor x = leaf(random({rows, in}, dtype)), dy = random({rows, 12}, dtype);
   Parameter weight = random.parameter({12, in}, dtype), a = random.parameter({rank, in}, dtype),
             b = random.parameter({out, rank}, dtype);
   const at::Tensor x64 = exact(x), a64 = exact(a.value), b64 = exact(b.value);
   const at::Tensor base64 = at::mm(x64, weight.value.to(at::kDouble).t());
   const at::Tensor plain = ops::linear(x, weight, nullptr).detach();
-  const at::Tensor y = ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 1.5, column);
+  const at::Tensor y =
+      ops::adapted_linear(x, weight, nullptr, {{.a = &a, .b = &b, .scale = 1.5, .column = column}});
   y.backward(dy);
   const at::Tensor term64 = at::mm(at::mm(x64, a64.t()), b64.t()) * 1.5;
   const at::Tensor dy64 = dy.to(at::kDouble);
@@ -302,13 +304,19 @@ TEST_CASE("a low-rank term is added to its columns only, with its gradients", "[
                 dterm(dy.narrow(1, column, out)),
                 du = rounded(product(dterm, b.value) * 1.5, dtype),
                 term = product(u, test::transposed(b.value)) * 1.5;
-  const Bounded y_bound =
-      joined(joined(narrowed(base, 1, 0, column),
-                    rounded(rounded(narrowed(base, 1, column, out) + term, dtype), dtype), 1),
-             narrowed(base, 1, column + out, 12 - column - out), 1);
-  REQUIRE(far(y, y64, y_bound) == "");
-  REQUIRE(y.narrow(1, 0, column).equal(plain.narrow(1, 0, column)));
-  REQUIRE(y.narrow(1, 9, 3).equal(plain.narrow(1, 9, 3)));
+  if (all) {
+    const Bounded sum = rounded(term, dtype) +
+                        product(Bounded(exact(x).detach()), test::transposed(exact(weight.value)));
+    REQUIRE(far(y, y64, rounded(sum, dtype)) == "");
+  } else {
+    const Bounded y_bound =
+        joined(joined(narrowed(base, 1, 0, column),
+                      rounded(rounded(narrowed(base, 1, column, out) + term, dtype), dtype), 1),
+               narrowed(base, 1, column + out, 12 - column - out), 1);
+    REQUIRE(far(y, y64, y_bound) == "");
+    REQUIRE(y.narrow(1, 0, column).equal(plain.narrow(1, 0, column)));
+    REQUIRE(y.narrow(1, 9, 3).equal(plain.narrow(1, 9, 3)));
+  }
   const Bounded dx =
       test::input_gradient(dy, weight.value, dtype) + test::input_gradient(du, a.value, dtype);
   REQUIRE(far(x.grad(), x64.grad(), rounded(dx, dtype)) == "");
@@ -325,7 +333,7 @@ TEST_CASE("low-rank terms train although everything below them is frozen", "[ker
   const bool freeze_a = GENERATE(false, true);
   if (freeze_a) freeze(a);
   empty_gradient(b);
-  ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 2, 0).sum().backward();
+  ops::adapted_linear(x, weight, nullptr, {{.a = &a, .b = &b, .scale = 2}}).sum().backward();
   const at::Tensor dy = at::ones({6, 5});
   REQUIRE(far(b.gradient, test::weight_gradient(dy, test::times(x, a.value, at::kFloat)) * 2) ==
           "");
@@ -340,8 +348,7 @@ TEST_CASE("a low-rank term is added in evaluation too", "[kernels][cpu]") {
   const at::Tensor x = random({6, 8});
   Parameter weight = random.parameter({5, 8}, at::kFloat), a = random.parameter({2, 8}, at::kFloat),
             b = random.parameter({5, 2}, at::kFloat);
-  const at::Tensor plain = ops::linear(x, weight, nullptr),
-                   y = ops::add_low_rank(plain.clone(), x, a, b, 2, 0);
+  const at::Tensor y = ops::adapted_linear(x, weight, nullptr, {{.a = &a, .b = &b, .scale = 2}});
   const Bounded u = test::times(x, a.value, at::kFloat);
   REQUIRE(far(y, test::times(x, weight.value, at::kFloat) +
                      test::times(u, b.value, at::kFloat) * 2) == "");
@@ -352,13 +359,16 @@ TEST_CASE("dropout of a low-rank term drops its share, by seed, alike in both di
           "[kernels][cpu]") {
   test::Random random(9);
   const std::int64_t rows = 200, in = 64;
-  const at::Tensor x = leaf(at::zeros_like(random({rows, in})) + 1), eye = random({in, in});
-  Parameter a = random.parameter({in, in}, at::kFloat), b = random.parameter({in, in}, at::kFloat);
+  const at::Tensor x = leaf(at::ones({rows, in}));
+  Parameter weight = random.parameter({in, in}, at::kFloat),
+            a = random.parameter({in, in}, at::kFloat), b = random.parameter({in, in}, at::kFloat);
+  weight.value.zero_();
   a.value.zero_().fill_diagonal_(1);
   b.value.zero_().fill_diagonal_(1);
   const auto run = [&](std::int64_t seed) {
-    return ops::add_low_rank(at::zeros_like(eye).repeat({rows / in + 1, 1}).narrow(0, 0, rows), x,
-                             a, b, 1, 0, {.share = 0.25, .seed = at::full({}, seed, at::kLong)});
+    return ops::adapted_linear(
+        x, weight, nullptr,
+        {{.a = &a, .b = &b, .mask = {.share = 0.25, .seed = at::full({}, seed, at::kLong)}}});
   };
   const at::Tensor y = run(1);
   const double kept = y.detach().ne(0).to(at::kDouble).mean().item<double>();
@@ -372,9 +382,49 @@ TEST_CASE("dropout of a low-rank term drops its share, by seed, alike in both di
   REQUIRE(x.grad().ne(0).equal(y.detach().ne(0)));
 }
 
+TEST_CASE("several low-rank terms give what each gives by itself, with a bias and dropout",
+          "[kernels][cpu]") {
+  const double share = GENERATE(0.0, 0.25);
+  const bool biased = GENERATE(false, true);
+  CAPTURE(share, biased);
+  test::Random random(12);
+  const at::Tensor x = leaf(random({7, 16})), dy = random({7, 24});
+  Parameter weight = random.parameter({24, 16}, at::kFloat),
+            bias = random.parameter({24}, at::kFloat);
+  std::vector<Parameter> a, b;
+  for (const std::int64_t rank : {3, 5}) {
+    a.push_back(random.parameter({rank, 16}, at::kFloat));
+    b.push_back(random.parameter({rank == 3 ? 16 : 8, rank}, at::kFloat));
+  }
+  const ops::DropMask mask{.share = share, .seed = at::full({}, 4, at::kLong)};
+  std::vector<ops::LowRankTerm> terms = {
+      {.a = &a[0], .b = &b[0], .scale = 2, .column = 0, .mask = mask},
+      {.a = &a[1], .b = &b[1], .scale = 0.5, .column = 16, .mask = mask}};
+  terms[1].mask.place = 9;
+  Parameter* with = biased ? &bias : nullptr;
+  const at::Tensor y = ops::adapted_linear(x, weight, with, terms);
+  y.backward(dy);
+  // Their sum, less the plain map that each of them has in it.
+  const at::Tensor z = leaf(x);
+  std::vector<at::Tensor> gradients = {a[0].gradient.clone(), a[1].gradient.clone()};
+  for (Parameter& parameter : a) empty_gradient(parameter);
+  for (Parameter& parameter : b) empty_gradient(parameter);
+  freeze(weight);
+  freeze(bias);
+  const at::Tensor apart = ops::adapted_linear(z, weight, with, {terms[0]}) +
+                           ops::adapted_linear(z, weight, with, {terms[1]}) -
+                           ops::linear(z, weight, with);
+  apart.backward(dy);
+  REQUIRE(test::relative_error(y, apart) < 1e-6);
+  REQUIRE(test::relative_error(x.grad(), z.grad()) < 1e-6);
+  for (std::size_t t = 0; t < 2; ++t)
+    REQUIRE(test::relative_error(gradients[t], a[t].gradient) < 1e-6);
+}
+
 TEST_CASE("wrong shapes of low-rank terms and gated products are named", "[kernels][cpu]") {
   test::Random random(10);
-  Parameter a = random.parameter({2, 8}, at::kFloat), b = random.parameter({5, 2}, at::kFloat);
+  Parameter weight = random.parameter({6, 8}, at::kFloat), a = random.parameter({2, 8}, at::kFloat),
+            b = random.parameter({5, 2}, at::kFloat);
   const auto message = [](const auto& call) {
     try {
       (void)call();
@@ -384,9 +434,9 @@ TEST_CASE("wrong shapes of low-rank terms and gated products are named", "[kerne
     return std::string("no error");
   };
   const std::string low_rank = message([&] {
-    return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2);
+    return ops::adapted_linear(random({3, 8}), weight, nullptr, {{.a = &a, .b = &b, .column = 2}});
   });
-  REQUIRE(low_rank.find("base [3, 6], x [3, 8], a [2, 8], b [5, 2], column 2") !=
+  REQUIRE(low_rank.find("x [3, 8], weight [6, 8], a [2, 8], b [5, 2], column 2") !=
           std::string::npos);
   const std::string gated = message([&] { return ops::swiglu_linear(random({3, 18}), a); });
   REQUIRE(gated.find("gate_up [3, 18], weight [2, 8]") != std::string::npos);

@@ -176,9 +176,10 @@ TEST_CASE("targets mean linear maps by any name that files have for them", "[mod
              Catch::Contains("lora.also_train: no tensor's name matches 'clasifier'"));
   CHECK_THAT(error_of(lora_of(1, {}, {"query"})),
              Catch::Contains("lora.also_train: 'query' matches only some of"));
-  CHECK_THAT(error_of(lora_of(1, {}, {"lm_head"}), test::small_bloom_config()),
-             Catch::Contains("'lm_head' is the head, which reads the embedding's table "
-                             "'transformer.word_embeddings.weight' in this model | name the table"));
+  CHECK_THAT(
+      error_of(lora_of(1, {}, {"lm_head"}), test::small_bloom_config()),
+      Catch::Contains("'lm_head' is the head, which reads the embedding's table "
+                      "'transformer.word_embeddings.weight' in this model | name the table"));
 }
 
 TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "[models][lora]") {
@@ -250,10 +251,13 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
   adapter.add_parameters(weights);
   other.add_parameters(weights);
   for (Parameter* weight : weights) weight->value = at::ones(weight->shape);
+  Parameter base;
+  base.hold({{"base", {1, kWidth}}});
+  base.value = at::zeros(base.shape);
   const at::NoGradGuard no_gradients;
   const at::Tensor x = at::ones({kRows, kWidth});
   const auto sums = [&](LowRank& of, const at::Tensor& dropout_seed) {
-    return of.add_to(at::zeros({kRows, 1}), x, {.dropout_seed = dropout_seed});
+    return ops::adapted_linear(x, base, nullptr, {of.term({.dropout_seed = dropout_seed})});
   };
   CHECK(at::equal(sums(adapter, {}), at::ones({kRows, 1}) * kWidth));
   const at::Tensor kept = sums(adapter, seed(5)) * 0.7;

@@ -126,12 +126,12 @@ TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
   CHECK(gathers(10) == 6);  // all stay
 }
 
-TEST_CASE("slots hold the largest group, and there are no more of them than groups", "[program]") {
+TEST_CASE("slots hold their groups, and there are no more of them than groups", "[program]") {
   const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5});
   const Program program = training(c);
-  const std::vector<std::int64_t> two(2, c.layout.flat[1].padded());
-  CHECK(sizes(program, BufferRole::gathered) == two);
-  CHECK(sizes(program, BufferRole::whole_gradient) == two);
+  const std::int64_t largest = c.layout.flat[1].padded();
+  CHECK(sizes(program, BufferRole::gathered) == std::vector{largest, c.layout.flat[0].padded()});
+  CHECK(sizes(program, BufferRole::whole_gradient) == std::vector{largest, largest});
   const Program one = training(make_case(3, 2, 1, 1, c.options));
   CHECK(sizes(one, BufferRole::gathered).size() == 1);
   CHECK(sizes(one, BufferRole::whole_gradient).size() == 1);
@@ -207,7 +207,8 @@ TEST_CASE("gathers are listed as far ahead as the prefetch says", "[program]") {
     int gathered = 0;
     for (const int g : indices(program, ActionKind::gather)) gathered += g < i ? 1 : 0;
     CAPTURE(prefetch, block);
-    CHECK(gathered == std::min(6, block + prefetch + 1));
+    // Six sizes in six slots are less than five of the largest.
+    CHECK(gathered == (prefetch == 3 ? 6 : std::min(6, block + prefetch + 1)));
   }
 }
 

@@ -19,6 +19,37 @@ Attended attend_by(const Plan& plan, const at::Tensor& qkv, const Sequences& seq
                      [&](Backend backend) { return plan.heads(backend, qkv, sequences); });
 }
 
+/// Heads `index` of `groups` equal groups.
+at::Tensor heads_of(const at::Tensor& heads, std::int64_t dim, std::int64_t index,
+                    std::int64_t groups) {
+  const std::int64_t count = heads.size(dim) / groups;
+  return heads.narrow(dim, index * count, count);
+}
+Heads heads_of(const Heads& all, std::int64_t index, std::int64_t groups) {
+  return {heads_of(all[0], 1, index, groups), heads_of(all[1], 1, index, groups),
+          heads_of(all[2], 1, index, groups)};
+}
+
+/// attend_backward, some heads after the others, so that what a backend adds up in fp32 and returns
+/// apart is that of a few heads.
+void attend_backward_by_groups(const Attended& saved, const at::Tensor& grad, const Heads& in,
+                               const Masking& masking, const Heads& places, std::int64_t groups) {
+  // Flash attention's of packed sequences has no batch.
+  const std::int64_t head_dim = saved.log_sum_exp.dim() == 2 ? 0 : 1;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    Attended own = saved;
+    own.out = heads_of(saved.out, 1, g, groups);
+    // Packed also where strides do not matter, of one sample: cuDNN wants that.
+    const at::Tensor sums = heads_of(saved.log_sum_exp, head_dim, g, groups).contiguous();
+    own.log_sum_exp = sums.flatten().view(sums.sizes());
+    const Heads to = heads_of(places, g, groups);
+    const Heads made =
+        attend_backward(own, heads_of(grad, 1, g, groups), heads_of(in, g, groups), masking, to);
+    for (std::size_t part = 0; part < made.size(); ++part)
+      if (made[part].const_data_ptr() != to[part].const_data_ptr()) to[part].copy_(made[part]);
+  }
+}
+
 /// Saved are qkv, rotated, and what the backend made; stretched heads are built again in backward,
 /// since one pass over qkv costs less than keeping them through the model.
 struct Attention : torch::autograd::Function<Attention> {
@@ -58,6 +89,15 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor d_qkv = at::empty_like(qkv);
     Heads places = split_heads(d_qkv, plan.shape, sequences);
     if (in[0].size(3) != plan.shape.head_dim) places = {};  // gradients of stretched heads
+    const std::int64_t groups = places[0].defined() && !plan.masking(sequences).biases
+                                    ? attention_head_groups(plan.shape, qkv.size(0))
+                                    : 1;
+    if (groups > 1) {
+      attend_backward_by_groups(forward, grad.transpose(1, 2), in, plan.masking(sequences), places,
+                                groups);
+      pack_heads(places, d_qkv, plan.shape, sequences);
+      return {d_qkv, {}, {}};
+    }
     const bool leaves_sums = kept_needs(context).column_sums && places[0].defined();
     const at::Tensor sums = leaves_sums ? room_for_sums(forward, d_qkv) : at::Tensor();
     const Heads d_heads =
@@ -124,6 +164,14 @@ std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t row
   const std::int64_t value = stretched_widths(shape.head_dim).value;
   if (width != shape.head_dim && value != shape.head_dim) elements += shape.heads * value;
   return rows * (elements * element_bytes + shape.heads * kFloatBytes);
+}
+
+std::int64_t attention_head_groups(const AttentionShape& shape, std::int64_t rows) {
+  constexpr std::int64_t kAtOnce = 1 << 18;  // rows times heads: 128 MiB of fp32 with 128 elements
+  if (shape.alibi || !shape.causal || shape.interleaved) return 1;
+  for (std::int64_t groups = 1; groups < shape.kv_heads; ++groups)
+    if (shape.kv_heads % groups == 0 && rows * shape.heads / groups <= kAtOnce) return groups;
+  return shape.kv_heads;
 }
 
 at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,

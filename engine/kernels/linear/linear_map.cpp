@@ -57,21 +57,24 @@ LinearOutput empty_output(const at::Tensor& x, std::int64_t rows, const Paramete
 }
 
 void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
-                   const at::Tensor& y) {
-  multiply(
-      x, matrix_of(weight, x).t(), y,
-      {.alpha = weight.output_scale, .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
+                   const at::Tensor& y, bool add) {
+  multiply(x, matrix_of(weight, x).t(), y,
+           {.alpha = weight.output_scale,
+            .add = add,
+            .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
 }
 
 Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x) {
   return runs_in_fp8(weight, x) ? Keep::nothing : keep;
 }
 
-LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
-  LinearOutput out = empty_output(x.rows, x.rows.size(0), weight, bias);
+LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep,
+                          const at::Tensor& sum) {
+  LinearOutput out =
+      sum.defined() ? LinearOutput{.y = sum} : empty_output(x.rows, x.rows.size(0), weight, bias);
   const bool keep_x = weight.trainable && keep == Keep::input;
   if (!runs_in_fp8(weight, x.rows)) {
-    multiply_rows(x.rows, weight, bias, out.y);
+    multiply_rows(x.rows, weight, bias, out.y, sum.defined());
     if (keep_x) out.kept = x.rows;
     return out;
   }
@@ -80,6 +83,7 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
   const Quantized weight8 = quantize_weight(weight, matrix_of(weight, x.rows), Sides::rows);
   multiply(x8.rows, weight8.rows.t(), out.y,
            {.alpha = weight.output_scale,
+            .add = sum.defined(),
             .bias = bias == nullptr ? at::Tensor() : value_of(*bias, x.rows),
             .a_scale = x8.scale,
             .b_scale = weight8.scale,
@@ -109,16 +113,18 @@ LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, Paramete
 LinearGradient::LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight)
     : dy_(at::empty({0}, like.options())), weight_(weight), fp8_(std::move(dy)) {}
 
-at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
+at::Tensor LinearGradient::input(const at::Tensor& weight_scale, const at::Tensor& sum) const {
   const at::Tensor matrix = matrix_of(weight_, dy_);
   const std::int64_t rows = fp8_.rows.defined() ? fp8_.rows.size(0) : dy_.size(0);
-  at::Tensor dx = at::empty({rows, matrix.size(1)}, dy_.options());
+  const bool add = sum.defined();
+  at::Tensor dx = add ? sum : at::empty({rows, matrix.size(1)}, dy_.options());
   if (!fp8_.scale.defined()) {
-    multiply(dy_, matrix, dx, {.alpha = weight_.output_scale});
+    multiply(dy_, matrix, dx, {.alpha = weight_.output_scale, .add = add});
   } else {
     const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns, weight_scale);
     multiply(fp8_.rows, weight8.columns.t(), dx,
              {.alpha = weight_.output_scale,
+              .add = add,
               .a_scale = fp8_.scale,
               .b_scale = weight8.scale,
               .fast = outputs() <= kMaxShortSum});

@@ -33,9 +33,10 @@ struct LinearOutput {
 /// `keep` where products with the weight are not in FP8, else Keep::nothing.
 [[nodiscard]] Keep keep_hidden(Keep keep, const Parameter& weight, const at::Tensor& x);
 
-/// y = x weight^T (+ bias); x is dense. y carries what is needed of its gradient.
+/// y = x weight^T (+ bias); x is dense. y carries what is needed of its gradient. `sum`: an
+/// empty_output that has been written, to which the product is added; then without a bias.
 [[nodiscard]] LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
-                                        Keep keep = Keep::input);
+                                        Keep keep = Keep::input, const at::Tensor& sum = {});
 
 /// Pieces of apply_linear in the compute dtype, for rows that come one part after the other:
 /// what it gives of `rows` rows like those of x, with y to be written,
@@ -43,7 +44,7 @@ struct LinearOutput {
                                         const Parameter& weight, const Parameter* bias);
 /// and y of some rows.
 void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
-                   const at::Tensor& y);
+                   const at::Tensor& y, bool add = false);
 
 /// The gradient of y, for the gradients of x and of the parameters.
 class LinearGradient {
@@ -54,8 +55,9 @@ class LinearGradient {
   /// weight. x is like `like`, of which only dtype and device count.
   LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight);
 
-  /// dy weight. `weight_scale` as apply_linear gave it: the weight is not searched again.
-  [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale) const;
+  /// dy weight, added to `sum` [M, K] where that is defined. `weight_scale` as apply_linear gave
+  /// it: the weight is not searched again.
+  [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale, const at::Tensor& sum = {}) const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
   /// trained. `kept` and `scale` as apply_linear gave them, or would have. The product comes later
   /// where the weight asks for that (Parameter::later), with the bias where it sums that, too.

@@ -1,12 +1,17 @@
-#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
 #include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -17,82 +22,198 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What is added to which columns, and the mask on the way in.
-struct LowRank {
-  double scale;
-  std::int64_t column;
-  DropMask mask;
-};
+using Terms = std::vector<LowRankTerm>;
 
-void keep_options(AutogradContext* context, const LowRank& how) {
-  context->saved_data["scale"] = how.scale;
-  context->saved_data["column"] = how.column;
-  keep_mask(context, how.mask);
+/// Rank of all terms together.
+std::int64_t rank_of(const Terms& terms) {
+  std::int64_t rank = 0;
+  for (const LowRankTerm& term : terms) rank += term.a->shape.front();
+  return rank;
 }
 
-LowRank kept_options(AutogradContext* context) {
-  const auto& data = context->saved_data;
-  return {data.at("scale").toDouble(), data.at("column").toInt(), kept_mask(context)};
+/// By term: its columns of [M, rank of all].
+std::vector<at::Tensor> by_term(const at::Tensor& all, const Terms& terms) {
+  std::vector<at::Tensor> parts;
+  std::int64_t first = 0;
+  for (const LowRankTerm& term : terms) {
+    const std::int64_t rank = term.a->shape.front();
+    parts.push_back(all.narrow(1, first, rank));
+    first += rank;
+  }
+  return parts;
 }
 
-/// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.
-struct AddLowRank : torch::autograd::Function<AddLowRank> {
-  static at::Tensor forward(AutogradContext* context, at::Tensor base, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* a, Parameter* b,
-                            const LowRank& how) {
-    const at::Tensor x = dense(input), &down = value_of(*a, x), &up = value_of(*b, x);
-    at::Tensor u = at::empty({x.size(0), down.size(0)}, x.options());
-    multiply(drop(x, how.mask), down.t(), u);
-    multiply(u, up.t(), base.narrow(1, how.column, up.size(0)), {.alpha = how.scale, .add = true});
-    context->mark_dirty({base});
-    context->save_for_backward({a->trainable ? x : at::Tensor(), b->trainable ? u : at::Tensor()});
-    keep(context, "a", a);
-    keep(context, "b", b);
-    keep_options(context, how);
-    return base;
+bool masked(const Terms& terms) {
+  return std::ranges::any_of(terms, [](const LowRankTerm& term) { return term.mask.share > 0; });
+}
+
+/// Terms write each of `columns`, and each term the biases of its own.
+bool fill(const Terms& terms, std::int64_t columns, const Parameter* bias) {
+  constexpr std::int64_t kAligned = 8;  // elements: a product's bias starts at 16 bytes
+  std::int64_t filled = 0;
+  for (const LowRankTerm& term : terms) {
+    filled += term.b->shape.front();
+    if (bias != nullptr && term.column % kAligned != 0) return false;
+  }
+  return filled == columns;
+}
+
+/// a of all terms, [rank of all, K].
+at::Tensor joined(const Terms& terms, const at::Tensor& x) {
+  if (terms.size() == 1) return value_of(*terms.front().a, x);
+  std::vector<at::Tensor> all;
+  for (const LowRankTerm& term : terms) all.push_back(value_of(*term.a, x));
+  return at::cat(all, 0);
+}
+
+/// [M, rank of all]: dropout(x) a^T of each term.
+at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms) {
+  const at::Tensor u = at::empty({x.size(0), rank_of(terms)}, x.options());
+  if (!masked(terms)) {
+    multiply(x, joined(terms, x).t(), u);
+    return u;
+  }
+  const std::vector<at::Tensor> parts = by_term(u, terms);
+  for (std::size_t t = 0; t < terms.size(); ++t)
+    multiply(drop(x, terms[t].mask), value_of(*terms[t].a, x).t(), parts[t]);
+  return u;
+}
+
+/// The gradient of x through all terms, of `du` as narrow_rows.
+at::Tensor wide_gradient(const at::Tensor& du, const Terms& terms) {
+  const std::int64_t columns = terms.front().a->shape.back();
+  at::Tensor dx = at::empty({du.size(0), columns}, du.options());
+  if (!masked(terms)) {
+    multiply(du, joined(terms, du), dx);
+    return dx;
+  }
+  const std::vector<at::Tensor> parts = by_term(du, terms);
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const at::Tensor own = t == 0 ? dx : at::empty_like(dx);
+    multiply(parts[t], value_of(*terms[t].a, du), own);
+    const at::Tensor dropped = drop(own, terms[t].mask);
+    if (t == 0)
+      dx = dropped;
+    else
+      dx.add_(dropped);
+  }
+  return dx;
+}
+
+void keep_terms(AutogradContext* context, const Terms& terms) {
+  context->saved_data["terms"] = static_cast<std::int64_t>(terms.size());
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const std::string at = std::to_string(t);
+    keep(context, ("a" + at).c_str(), terms[t].a);
+    keep(context, ("b" + at).c_str(), terms[t].b);
+    context->saved_data["scale" + at] = terms[t].scale;
+    context->saved_data["column" + at] = terms[t].column;
+    keep_mask(context, terms[t].mask, at);
+  }
+}
+
+Terms kept_terms(AutogradContext* context) {
+  Terms terms(static_cast<std::size_t>(context->saved_data.at("terms").toInt()));
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const std::string at = std::to_string(t);
+    terms[t] = {.a = &kept(context, ("a" + at).c_str()),
+                .b = &kept(context, ("b" + at).c_str()),
+                .scale = context->saved_data.at("scale" + at).toDouble(),
+                .column = context->saved_data.at("column" + at).toInt(),
+                .mask = kept_mask(context, at)};
+  }
+  return terms;
+}
+
+/// Saves x and u = dropout(x) a^T, which is narrow; masks are drawn again. The terms come first,
+/// where they fill y or dx, since a large product that adds to it hides the traffic of the sum.
+struct AdaptedLinear : torch::autograd::Function<AdaptedLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, const Known& known, Parameter* weight,
+                            Parameter* bias, const Terms& terms) {
+    const at::Tensor x = dense(input), u = narrow_rows(x, terms);
+    const std::vector<at::Tensor> parts = by_term(u, terms);
+    const bool filled = fill(terms, weight->shape.front(), bias);
+    const auto add_terms = [&](const at::Tensor& y) {
+      for (std::size_t t = 0; t < terms.size(); ++t) {
+        const at::Tensor& up = value_of(*terms[t].b, x);
+        const std::int64_t column = terms[t].column, columns = up.size(0);
+        at::Tensor own_bias;
+        if (filled && bias != nullptr) own_bias = value_of(*bias, x).narrow(0, column, columns);
+        multiply(parts[t], up.t(), y.narrow(1, column, columns),
+                 {.alpha = terms[t].scale, .add = !filled, .bias = own_bias});
+      }
+    };
+    at::Tensor terms_sum;
+    if (filled) {
+      terms_sum = empty_output(x, x.size(0), *weight, bias).y;
+      add_terms(terms_sum);
+    }
+    const LinearOutput out =
+        apply_linear({x, known.maxima}, *weight, filled ? nullptr : bias, Keep::input, terms_sum);
+    if (!filled) add_terms(out.y);
+    const auto trains = [&](Parameter* LowRankTerm::*of) {
+      return std::ranges::any_of(terms, [&](const auto& term) { return (term.*of)->trainable; });
+    };
+    context->save_for_backward({trains(&LowRankTerm::a) ? x : at::Tensor(),
+                                trains(&LowRankTerm::b) ? u : at::Tensor(), out.kept, out.scale,
+                                out.weight_scale});
+    keep(context, "weight", weight);
+    keep(context, "bias", bias);
+    keep_terms(context, terms);
+    return out.y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const LowRank how = kept_options(context);
-    Parameter &a = kept(context, "a"), &b = kept(context, "b");
+    const at::Tensor &x = saved[0], &u = saved[1];
+    const Terms terms = kept_terms(context);
+    Parameter& weight = kept(context, "weight");
+    const bool for_input = context->needs_input_grad(0);
     const at::Tensor grad = dense(grads[0]);
-    const at::Tensor &down = value_of(a, grad), &up = value_of(b, grad);
-    const at::Tensor dy = grad.narrow(1, how.column, up.size(0));
-    if (b.trainable) GradientSink(b, dy).product(dy.t(), saved[1], {.alpha = how.scale});
-    const bool for_input = context->needs_input_grad(1);
-    at::Tensor dx;
-    if (a.trainable || for_input) {
-      at::Tensor du = at::empty({grad.size(0), down.size(0)}, grad.options());
-      multiply(dy, up, du, {.alpha = how.scale});
-      if (a.trainable) GradientSink(a, du).product(du.t(), drop(saved[0], how.mask));
-      if (for_input) {
-        dx = at::empty({grad.size(0), down.size(1)}, grad.options());
-        multiply(du, down, dx);
-        dx = drop(dx, how.mask);
-      }
+    const LinearGradient dy(grad, weight, kept_or_null(context, "bias"), for_input);
+    dy.add_to_parameters(saved[2], saved[3]);
+    const at::Tensor du = at::empty({grad.size(0), rank_of(terms)}, grad.options());
+    const std::vector<at::Tensor> du_parts = by_term(du, terms);
+    for (std::size_t t = 0; t < terms.size(); ++t) {
+      const LowRankTerm& term = terms[t];
+      const at::Tensor& up = value_of(*term.b, grad);
+      const at::Tensor own = grad.narrow(1, term.column, up.size(0));
+      if (term.b->trainable)
+        GradientSink(*term.b, grad).product(own.t(), by_term(u, terms)[t], {.alpha = term.scale});
+      if (!term.a->trainable && !for_input) continue;
+      multiply(own, up, du_parts[t], {.alpha = term.scale});
+      if (term.a->trainable) GradientSink(*term.a, du).product(du_parts[t].t(), drop(x, term.mask));
     }
-    return {grads[0], dx, {}, {}, {}, {}};
+    at::Tensor dx;
+    if (for_input) dx = dy.input(saved[4], wide_gradient(du, terms));
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Parameter& a, Parameter& b,
-                        double scale, std::int64_t column, const DropMask& mask) {
-  const at::Tensor &down = value_of(a, x_MK), &up = value_of(b, x_MK);
-  DSTRAIN_CHECK(
-      base.dim() == 2 && x_MK.dim() == 2 && down.dim() == 2 && up.dim() == 2 &&
-          base.size(0) == x_MK.size(0) && base.is_contiguous() &&
-          base.scalar_type() == x_MK.scalar_type() && down.size(1) == x_MK.size(1) &&
-          up.size(1) == down.size(0) && column >= 0 && column + up.size(0) <= base.size(1) &&
-          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()) &&
-          (!mask.rows.defined() || is_vector(mask.rows, x_MK.size(0), at::kInt, x_MK)),
-      fmt::format("add_low_rank: base {}, x {}, a {}, b {}, column {}, dropout {}", shape_of(base),
-                  shape_of(x_MK), shape_of(down), shape_of(up), column, mask.share));
-  const bool any_trainable = a.trainable || b.trainable;
-  return AddLowRank::apply(base, x_MK, anchor_for(x_MK, any_trainable), &a, &b,
-                           LowRank{scale, column, mask});
+at::Tensor adapted_linear(const Measured& x_MK, Parameter& weight, Parameter* bias,
+                          const std::vector<LowRankTerm>& terms) {
+  const at::Tensor& x = x_MK.rows;
+  check_linear(x, weight, bias);
+  DSTRAIN_CHECK(!terms.empty(), "adapted_linear without adapters");
+  bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
+  for (const LowRankTerm& term : terms) {
+    const at::Tensor &down = value_of(*term.a, x), &up = value_of(*term.b, x);
+    const DropMask& mask = term.mask;
+    DSTRAIN_CHECK(down.dim() == 2 && up.dim() == 2 && down.size(1) == x.size(1) &&
+                      up.size(1) == down.size(0) && term.column >= 0 &&
+                      term.column + up.size(0) <= weight.shape.front() && mask.share >= 0 &&
+                      mask.share < 1 && (mask.share == 0 || mask.seed.defined()) &&
+                      (!mask.rows.defined() || is_vector(mask.rows, x.size(0), at::kInt, x)),
+                  fmt::format("adapted_linear: x {}, weight {}, a {}, b {}, column {}, dropout {}",
+                              shape_of(x), shape_of(weight.value), shape_of(down), shape_of(up),
+                              term.column, mask.share));
+    any_trainable = any_trainable || term.a->trainable || term.b->trainable;
+  }
+  return AdaptedLinear::apply(x, anchor_for(x, any_trainable), Known{.maxima = x_MK.maxima},
+                              &weight, bias, terms);
 }
 
 }  // namespace dstrain::ops

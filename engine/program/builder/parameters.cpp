@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "engine/program/builder/slot_pools.h"
 #include "engine/program/lane_order.h"
 
 namespace dstrain::builder {
@@ -18,26 +19,53 @@ Parameters::Parameters(Writer& writer, const std::vector<GroupUse>& uses)
   add_slots();
 }
 
+/// By visit that reads parameters: the groups which take a slot of a pool and are in use or on
+/// their way while it runs. Those are the groups of the block before, whose last reader may still
+/// run, and of the blocks up to `prefetch` after it.
+std::vector<std::vector<int>> Parameters::windows(const std::vector<std::int64_t>& pooled) const {
+  // Neighbours that read the same groups count as one.
+  std::vector<int> blocks;
+  for (const Visit& visit : writer_.visits) {
+    if (visit.pass == Pass::weight) continue;  // reads none
+    if (blocks.empty() || writer_.groups_of(visit.block) != writer_.groups_of(blocks.back()))
+      blocks.push_back(visit.block);
+  }
+  std::vector<std::vector<int>> list;
+  const auto count = static_cast<int>(blocks.size());
+  for (int at = 0; at < count; ++at) {
+    std::vector<int>& window = list.emplace_back();
+    const int end = std::min(count, at + writer_.options.prefetch + 1);
+    for (int b = std::max(at - 1, 0); b < end; ++b) {
+      for (const int g : writer_.groups_of(blocks[to_index(b)]))
+        if (pooled[to_index(g)] > 0 && std::ranges::find(window, g) == window.end())
+          window.push_back(g);
+    }
+  }
+  return list;
+}
+
 void Parameters::add_slots() {
   const Layout& layout = writer_.layout;
-  int pooled = 0;
-  std::int64_t largest = 0;
+  std::vector<std::int64_t> pooled(uses_.size());
   for (int g = 0; g < writer_.num_groups(); ++g) {
-    if (uses_[to_index(g)].first_block < 0 || uses_[to_index(g)].shared) continue;
-    if (!layout.gathered_into_slot(g)) continue;
-    ++pooled;
-    largest = std::max(largest, layout.flat[to_index(g)].padded());
+    const GroupUse& use = uses_[to_index(g)];
+    if (use.first_block >= 0 && !use.shared && layout.gathered_into_slot(g))
+      pooled[to_index(g)] = layout.flat[to_index(g)].padded();
   }
-  // Groups in use, `prefetch` blocks ahead, one whose last reader may still run.
-  const int slots =
-      std::min((writer_.options.prefetch + 2) * max_own_groups(writer_, uses_), pooled);
-  if (pooled > 0) lookahead_ = std::min(writer_.options.prefetch, slots - 1);
+  const SlotPools pools = slot_pools(pooled, windows(pooled));
+  pool_of_ = pools.pool_of;
+  int slots = 0;
+  for (const SlotPool& pool : pools.pools) slots += pool.slots;
   // Each group has a slot of its own: gathered once, it stays.
-  if (slots == pooled && pooled > 0) lookahead_ = static_cast<int>(writer_.visits.size());
+  if (slots > 0 && slots == std::ranges::count_if(pool_of_, [](int pool) { return pool >= 0; }))
+    lookahead_ = static_cast<int>(writer_.visits.size());
   const auto add = [&](std::int64_t elements) {
     return writer_.add_buffer(BufferRole::gathered, -1, elements, layout.widths.compute);
   };
-  for (int slot = 0; slot < slots; ++slot) free_slots_.push_back({add(largest), {}});
+  for (const SlotPool& pool : pools.pools) {
+    std::deque<FreeSlot>& free = free_slots_.emplace_back();
+    for (int slot = 0; slot < pool.slots; ++slot) free.push_back({add(pool.elements), {}});
+  }
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (uses_[to_index(g)].shared && layout.gathered_into_slot(g))
       own_slot_[to_index(g)] = add(layout.flat[to_index(g)].padded());
@@ -76,11 +104,11 @@ bool Parameters::gather(int group, int visit) {
   if (into_slot) {
     if (use.shared) {
       buffer = own_slot_[to_index(group)];
-    } else if (free_slots_.empty()) {
+    } else if (free_slots_of(group).empty()) {
       return false;
     } else {
-      const FreeSlot slot = free_slots_.front();
-      free_slots_.pop_front();
+      const FreeSlot slot = free_slots_of(group).front();
+      free_slots_of(group).pop_front();
       buffer = slot.slot;
       if (slot.released_by) after.push_back(*slot.released_by);
     }
@@ -149,7 +177,7 @@ void Parameters::after(int visit) {
     for (const auto& [other, reader] : held.readers)
       if (other != lane) release.after.push_back(reader);
     const int released_by = writer_.add(ActionKind::release, std::move(release));
-    if (!uses_[to_index(group)].shared) free_slots_.push_back({held.buffer, released_by});
+    if (!uses_[to_index(group)].shared) free_slots_of(group).push_back({held.buffer, released_by});
     held = {};
   }
 }

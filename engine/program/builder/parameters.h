@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -43,6 +44,11 @@ class Parameters {
     std::optional<int> released_by;
   };
   void add_slots();
+  [[nodiscard]] std::vector<std::vector<int>> windows(
+      const std::vector<std::int64_t>& pooled) const;
+  [[nodiscard]] std::deque<FreeSlot>& free_slots_of(int group) {
+    return free_slots_[to_index(pool_of_[to_index(group)])];
+  }
   bool gather_for(int visit);
   bool gather(int group, int visit);
   /// The actions that bring whole parameters into `buffer`; returns the last.
@@ -52,11 +58,13 @@ class Parameters {
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
   int lookahead_ = 0;
-  int codes_ = -1;                   ///< scratch of gathers, -1: nothing travels as codes
-  std::vector<int> own_slot_;        ///< by group: of a shared one
-  std::vector<Held> held_;           ///< by group
-  std::vector<bool> filled_;         ///< by group: its parameters have been whole in this program
-  std::deque<FreeSlot> free_slots_;  ///< longest free first
+  int codes_ = -1;             ///< scratch of gathers, -1: nothing travels as codes
+  std::vector<int> own_slot_;  ///< by group: of a shared one
+  std::vector<Held> held_;     ///< by group
+  std::vector<bool> filled_;   ///< by group: its parameters have been whole in this program
+  std::vector<int> pool_of_;   ///< by group; -1: it takes no slot of a pool
+  /// By pool, longest free first.
+  std::vector<std::deque<FreeSlot>> free_slots_;
 };
 
 /// Takes out the waits that others imply, of this run and of the run before.
