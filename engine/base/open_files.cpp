@@ -21,7 +21,16 @@ void require_open_files(std::int64_t needed, const std::string& what) {
               fmt::format("{} may need {} open files, and a process here may have {} (ulimit -n, "
                           "RLIMIT_NOFILE)",
                           what, needed, limit.rlim_max),
-              "raise the limit: ulimit -n 1024, LimitNOFILE= of the service, or limits.conf");
+              fmt::format("raise the limit: ulimit -n {}, LimitNOFILE= of the service, or "
+                          "limits.conf",
+                          std::max<std::int64_t>(1024, needed)));
+}
+
+std::int64_t open_files_of_rank(bool all_pairs, int rank, int ranks) {
+  constexpr int kManyRanks = 128;
+  const std::int64_t peers = all_pairs ? ranks : std::min(ranks, kManyRanks);
+  const std::int64_t served = rank == 0 && !all_pairs ? ranks : 0;
+  return 64 + 4 * peers + served;
 }
 
 std::string open_files_note(int error) {

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
+#include "engine/base/open_files.h"
 
 namespace dstrain::launcher {
 
@@ -38,6 +39,11 @@ void fill_standard_streams() {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd)
       fail_system("open /dev/null");
   }
+}
+
+void require_files_of_hosts(std::size_t hosts) {
+  require_open_files(32 + 4 * static_cast<std::int64_t>(hosts),
+                     fmt::format("a launch on {} host{}", hosts, hosts == 1 ? "" : "s"));
 }
 
 }  // namespace dstrain::launcher

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "engine/base/socket.h"
@@ -25,5 +26,8 @@ struct Pipe {
 /// Opens /dev/null on each of 0, 1, 2 that is closed, so that no later descriptor is taken for a
 /// standard stream.
 void fill_standard_streams();
+/// Lets this process hold what the agents of so many hosts take: at most three descriptors each, by
+/// ssh. Error{hosts} of require_open_files().
+void require_files_of_hosts(std::size_t hosts);
 
 }  // namespace dstrain::launcher

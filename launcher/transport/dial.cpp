@@ -92,7 +92,9 @@ bool send_all(int fd, std::string_view text, int lifeline, Clock::time_point dea
 struct Round {
   UniqueFd socket;                   ///< of somebody who knows the secret
   std::vector<std::string> reasons;  ///< why the others were none
-  bool late = false;                 ///< one of them may yet answer
+  /// One of them may yet answer, or has closed the connection in the middle of a handshake: it had
+  /// no room for one more at that moment.
+  bool again = false;
 };
 
 /// Tries all addresses at once.
@@ -132,7 +134,8 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
         round.socket = std::move(sockets[i]);
         return round;
       } catch (const Error& refusal) {
-        round.late = round.late || Clock::now() - begin >= kHandshakeLimit;
+        round.again = round.again || refusal.kind() == ErrorKind::again ||
+                      Clock::now() - begin >= kHandshakeLimit;
         give_up(i, refusal.what());
       }
     }
@@ -140,10 +143,31 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
       for (std::size_t i = 0; i < sockets.size(); ++i) {
         if (sockets[i]) give_up(i, "does not answer");
       }
-      round.late = true;
+      round.again = true;
       return round;
     }
   }
+}
+
+/// Introduces this agent to who knows the secret and waits, as long as it takes, to be welcomed.
+/// False when the other end closes the connection instead.
+bool await_welcome(int socket, const Introduction& introduction, int lifeline,
+                   Clock::time_point deadline) {
+  if (!send_all(socket, to_line(introduction) + "\n", lifeline, deadline)) return false;
+  std::string welcome;
+  while (welcome.size() < kDialWelcome.size()) {
+    (void)wait_for(socket, POLLIN, lifeline, std::nullopt);
+    std::array<char, 16> bytes{};
+    const ssize_t got =
+        ::recv(socket, bytes.data(), kDialWelcome.size() - welcome.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (got > 0) welcome.append(bytes.data(), static_cast<std::size_t>(got));
+  }
+  if (welcome != kDialWelcome) {
+    throw Error(ErrorKind::hosts, "the controller speaks otherwise",
+                "use the same build of dstrain on every host");
+  }
+  return true;
 }
 
 /// The line that the controller wrote, without its newline.
@@ -235,11 +259,17 @@ UniqueFd dial(const DialTarget& target, const Introduction& introduction,
   const int lifeline = options.lifeline;
   if (lifeline >= 0) set_nonblocking(lifeline);
   const auto deadline = Clock::now() + options.limit;
-  Round round;
-  while (!round.socket) {
-    round = connect_to_one(target, lifeline, std::min(deadline, Clock::now() + kRoundLimit));
-    if (round.socket) break;
-    if (options.again && !round.late) return {};
+  for (bool known = options.again;;) {
+    Round round = connect_to_one(target, lifeline, std::min(deadline, Clock::now() + kRoundLimit));
+    if (round.socket) {
+      if (await_welcome(round.socket.get(), introduction, lifeline, deadline))
+        return std::move(round.socket);
+      // It may have made room for others: only a closed port means that it has ended.
+      known = true;
+      round.reasons = {"it closed the connection instead of welcoming this agent"};
+    } else if (known && !round.again) {
+      return {};
+    }
     if (Clock::now() + kRetryInterval >= deadline) {
       throw Error(ErrorKind::hosts,
                   fmt::format("cannot reach the controller: {}", fmt::join(round.reasons, "; ")),
@@ -247,22 +277,6 @@ UniqueFd dial(const DialTarget& target, const Introduction& introduction,
     }
     (void)wait_for(-1, 0, lifeline, Clock::now() + kRetryInterval);
   }
-  const int socket = round.socket.get();
-  if (!send_all(socket, to_line(introduction) + "\n", lifeline, deadline)) return {};
-  std::string welcome;
-  while (welcome.size() < kDialWelcome.size()) {
-    (void)wait_for(socket, POLLIN, lifeline, std::nullopt);
-    std::array<char, 16> bytes{};
-    const ssize_t got =
-        ::recv(socket, bytes.data(), kDialWelcome.size() - welcome.size(), MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return {};
-    if (got > 0) welcome.append(bytes.data(), static_cast<std::size_t>(got));
-  }
-  if (welcome != kDialWelcome) {
-    throw Error(ErrorKind::hosts, "the controller speaks otherwise",
-                "use the same build of dstrain on every host");
-  }
-  return std::move(round.socket);
 }
 
 UniqueFd dial_as_slurm_node(int bootstrap) {

@@ -43,8 +43,9 @@ struct DialOptions {
   bool again = false;  ///< it was reached before: a closed port means that it has ended
 };
 /// Connects to the target, proves the secret, introduces itself and waits, as long as it takes, to
-/// be welcomed. Empty when the controller ends instead of welcoming. Error{hosts} when no listener
-/// with the secret is found within the limit, or the lifeline is cut.
+/// be welcomed. A connection that is closed before is tried again within the limit. Empty when the
+/// controller ends instead of welcoming: its port is closed. Error{hosts} when no listener with the
+/// secret is found within the limit, or the lifeline is cut.
 [[nodiscard]] UniqueFd dial(const DialTarget& target, const Introduction& introduction,
                             const DialOptions& options);
 

@@ -31,7 +31,8 @@ Channel welcome(DialledAgent agent) {
   return {std::move(agent.socket), std::move(out)};
 }
 
-DialListener::DialListener() {
+DialListener::DialListener(std::size_t awaited) {
+  await(awaited);
   try {
     ListeningSocket listener = listen_on("0.0.0.0", 0);
     set_nonblocking(listener.fd.get());
@@ -62,34 +63,44 @@ void DialListener::add_polls(std::vector<pollfd>& fds) const {
 
 std::optional<DialListener::Time> DialListener::deadline() const {
   std::optional<Time> next = pause_;
-  if (!pending_.empty() && (!next || pending_.front().until < *next)) next = pending_.front().until;
-  return next;
+  if (pending_.empty()) return next;
+  const Time proof = pending_.front().since + kProofLimit;
+  return next ? std::min(*next, proof) : proof;
+}
+
+bool DialListener::drop_silent(Time now) {
+  const auto silent = std::find_if(pending_.begin(), pending_.end(), [now](const Pending& one) {
+    return !one.has_spoken && now - one.since >= kSilentLimit;
+  });
+  if (silent == pending_.end()) return false;
+  pending_.erase(silent);
+  return true;
 }
 
 void DialListener::accept_all(Time now) {
   if (pause_ && now >= *pause_) pause_.reset();
   for (int i = 0; i < kAcceptAtOnce && socket_ && !pause_; ++i) {
+    // Who finds no room waits in the system's queue: nobody who may be an agent is turned away.
+    if (pending_.size() >= room_ && !drop_silent(now)) {
+      pause_ = now + kPause;
+      return;
+    }
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       // No descriptor left: strangers give theirs back first.
-      if (pending_.empty()) {
-        pause_ = now + kPause;
-      } else {
-        pending_.pop_front();
-      }
+      if (!drop_silent(now)) pause_ = now + kPause;
       continue;
     }
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // An agent proves itself within milliseconds: the oldest is the likeliest stranger.
-    if (pending_.size() == kMaxPending) pending_.pop_front();
-    pending_.push_back({std::move(socket),
-                        Handshake(Handshake::Side::server, target_.secret, kDialPurpose),
-                        {},
-                        {},
-                        now + kProofLimit});
+    pending_.push_back(
+        {.socket = std::move(socket),
+         .handshake = Handshake(Handshake::Side::server, target_.secret, kDialPurpose),
+         .output = {},
+         .line = {},
+         .since = now});
   }
 }
 
@@ -113,6 +124,7 @@ bool DialListener::advance(Pending& connection) {
     const ssize_t got = ::recv(connection.socket.get(), block.data(), block.size(), 0);
     if (got == 0) return false;
     if (got < 0) return errno == EAGAIN || errno == EINTR;
+    connection.has_spoken = true;
     std::string_view bytes(block.data(), static_cast<std::size_t>(got));
     bytes.remove_prefix(connection.handshake.receive(bytes));
     connection.line += bytes;
@@ -120,11 +132,9 @@ bool DialListener::advance(Pending& connection) {
   }
 }
 
-std::vector<DialledAgent> DialListener::advance(Time now) {
-  accept_all(now);
-  std::vector<DialledAgent> agents;
+void DialListener::read_all(Time now, std::vector<DialledAgent>& agents) {
   for (auto it = pending_.begin(); it != pending_.end();) {
-    bool keep = advance(*it) && now < it->until;
+    bool keep = advance(*it) && now < it->since + kProofLimit;
     if (keep && it->line.ends_with('\n') && it->handshake.state() == Handshake::State::done) {
       keep = false;
       try {
@@ -135,6 +145,13 @@ std::vector<DialledAgent> DialListener::advance(Time now) {
     }
     it = keep ? std::next(it) : pending_.erase(it);
   }
+}
+
+std::vector<DialledAgent> DialListener::advance(Time now) {
+  std::vector<DialledAgent> agents;
+  read_all(now, agents);  // before anybody is taken for silent
+  accept_all(now);
+  read_all(now, agents);
   return agents;
 }
 

@@ -25,14 +25,20 @@ struct DialledAgent {
 
 /// Listens for agents that dial the controller: on a port that the system chose, on every
 /// interface, since only the agents know which one they can reach. Closes a connection that does
-/// not prove the secret in time, and keeps at most kMaxPending of them.
+/// not prove the secret in time. Holds as many as agents are awaited, twice, and kRoomForStrangers:
+/// srun gives all agents their line at once, and they dial within a moment.
 class DialListener {
  public:
   using Time = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::seconds kProofLimit{10};
-  static constexpr std::size_t kMaxPending = 128;
+  /// An agent speaks at once; who has said nothing for so long makes room for another one.
+  static constexpr std::chrono::milliseconds kSilentLimit{100};
+  static constexpr std::size_t kRoomForStrangers = 128;
 
-  DialListener();
+  /// `awaited`: agents that may dial at the same moment.
+  explicit DialListener(std::size_t awaited = 0);
+  /// For a number of agents that is known later.
+  void await(std::size_t agents) { room_ = 2 * agents + kRoomForStrangers; }
 
   [[nodiscard]] const DialTarget& target() const { return target_; }
   /// Draws a new secret: agents that know only the old one are refused.
@@ -51,9 +57,14 @@ class DialListener {
     Handshake handshake;
     std::string output;
     std::string line;
-    Time until;
+    Time since;
+    bool has_spoken = false;
   };
+  /// Reads what has come; those that have now proved the secret join `agents`.
+  void read_all(Time now, std::vector<DialledAgent>& agents);
   void accept_all(Time now);
+  /// Closes the oldest connection that has said nothing for kSilentLimit; false without one.
+  bool drop_silent(Time now);
   /// False when the connection is to be closed.
   static bool advance(Pending& connection);
   static bool flush(Pending& connection);
@@ -61,7 +72,8 @@ class DialListener {
   UniqueFd socket_;
   DialTarget target_;
   std::deque<Pending> pending_;  ///< oldest first
-  std::optional<Time> pause_;    ///< out of descriptors until then
+  std::optional<Time> pause_;    ///< no room, or out of descriptors, until then
+  std::size_t room_ = kRoomForStrangers;
 };
 
 }  // namespace dstrain::launcher

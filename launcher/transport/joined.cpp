@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "launcher/base/fd.h"
 #include "launcher/base/words.h"
 #include "launcher/hosts/host_list.h"
 #include "launcher/transport/dial.h"
@@ -131,6 +132,8 @@ JoinedHosts::JoinedHosts(const Machine& machine, const Variables& variables, mil
   const PmixAnswer answer = exchange(to_line(listener_.target()), limit);
   hosts_.resize(static_cast<std::size_t>(answer.size));
   dialled_.resize(hosts_.size());
+  require_files_of_hosts(hosts_.size());
+  listener_.await(hosts_.size());
   hosts_.front() = {
       .name = machine.host, .address = {}, .gpus = machine.gpus, .cores = machine.cores};
   wait_for_all(deadline);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "launcher/base/fd.h"
 #include "launcher/transport/joined.h"
 
 namespace dstrain::launcher {
@@ -32,6 +33,7 @@ std::unique_ptr<Transport> reach_by_srun(std::vector<NodeHost> nodes, const Reac
 
 std::unique_ptr<Transport> reach_hosts(const std::vector<Host>& hosts,
                                        const ReachOptions& options) {
+  require_files_of_hosts(hosts.size());
   std::vector<std::unique_ptr<Transport>> parts;
   std::vector<NodeHost> by_ssh;
   std::vector<NodeHost> by_srun;

@@ -110,7 +110,7 @@ std::string read_from(int fd, off_t& offset) {
 class SrunTransport final : public Transport {
  public:
   SrunTransport(std::vector<NodeHost> nodes, SrunOptions options)
-      : options_(std::move(options)), log_(open_log(options_.log)) {
+      : options_(std::move(options)), listener_(nodes.size()), log_(open_log(options_.log)) {
     DSTRAIN_CHECK(!options_.agent_command.empty(), "the agent needs a command");
     log_read_ = ::lseek(log_.get(), 0, SEEK_END);
     for (NodeHost& node : nodes) nodes_.push_back({std::move(node), State::waiting, std::nullopt});
@@ -272,8 +272,10 @@ class SrunTransport final : public Transport {
     const auto node = std::find_if(nodes_.begin(), nodes_.end(), [&agent](const Node& candidate) {
       return candidate.host.host.name == agent.introduction.name;
     });
-    // A node that was given up, or an agent of an earlier srun that is about to be killed.
-    if (node == nodes_.end() || node->state != State::waiting) return;
+    // A node that was given up.
+    if (node == nodes_.end() || (node->state != State::waiting && node->state != State::called))
+      return;
+    // Called already: its connection was cut, and it dials again.
     node->dialled = std::move(agent);
     node->state = State::called;
   }

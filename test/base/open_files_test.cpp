@@ -36,8 +36,19 @@ TEST_CASE("a soft limit of open files is raised, a hard one is named", "[base][o
     CHECK(error.kind() == ErrorKind::hosts);
     CHECK_THAT(error.what(), Catch::Contains("this test may need") &&
                                  Catch::Contains("RLIMIT_NOFILE") && Catch::Contains("ulimit -n"));
+    // What would do, not a number that is as low as the one that was found.
+    CHECK_THAT(error.hint(), Catch::Contains(std::to_string(too_many)));
   }
   CHECK_THAT(open_files_note(EMFILE), Catch::Contains("RLIMIT_NOFILE"));
   CHECK(open_files_note(ENOENT).empty());
   (void)::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST_CASE("a rank of thousands needs few open files but on rank 0, and Gloo's one per pair",
+          "[base][open_files]") {
+  CHECK(open_files_of_rank(/*all_pairs=*/true, 5, 8) == 96);
+  CHECK(open_files_of_rank(/*all_pairs=*/true, 0, 1009) == 64 + 4 * 1009);
+  CHECK(open_files_of_rank(/*all_pairs=*/false, 5, 8) == 96);
+  CHECK(open_files_of_rank(/*all_pairs=*/false, 5, 8192) < 1024);
+  CHECK(open_files_of_rank(/*all_pairs=*/false, 0, 8192) > 8192);
 }

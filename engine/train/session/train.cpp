@@ -88,9 +88,7 @@ int train(const TrainOptions& options) {
   RankRecordFile record = open_record();
   int code = 0;
   recording_failure(record, [&] {
-    // Connections to the other ranks, beside the data's files, logs and devices.
-    const int ranks = world_size_from_environment();
-    require_open_files(64 + 4LL * ranks, fmt::format("a rank of {}", ranks));
+    require_open_files(64, "a rank");
     record.enter(-1, "read recipe");
     LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
     record.enter(-1, "meet the other ranks");

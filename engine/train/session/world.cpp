@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/open_files.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/device/built_gpus.h"
 
@@ -77,6 +78,8 @@ World world_from_environment(Backend backend) {
   world.local_rank = place.local_rank;
   world.local_size = local_size(variable);
   world.device = choose_device(backend, world.local_rank);
+  require_open_files(open_files_of_rank(!world.device.is_cuda(), world.rank, world.size),
+                     fmt::format("a rank of {}", world.size));
   world.store = world.size == 1 ? make_memory_store() : meet_other_ranks(place, variable);
   use_backend(world);
   return world;

@@ -129,7 +129,7 @@ TEST_CASE("a thousand silent connections hold few descriptors and keep no agent 
     CHECK(listener.advance(Clock::now()).empty());
   }
   const std::size_t held = num_descriptors() - before - strangers.size();
-  CHECK(held <= DialListener::kMaxPending);
+  CHECK(held <= DialListener::kRoomForStrangers);
   auto dialled = dial_beside(here(listener));
   auto caller = serve(listener, seconds(10));
   REQUIRE(caller);
@@ -162,7 +162,19 @@ TEST_CASE("a controller that goes away ends the wait of an agent it has not welc
   DialListener listener;
   auto dialled = dial_beside(here(listener));
   REQUIRE(serve(listener, seconds(10)));  // and the caller is closed
+  listener.close();
   CHECK(dialled.get() == "refused");
+}
+
+TEST_CASE("an agent whose connection is closed before its welcome dials again",
+          "[launcher][dial]") {
+  DialListener listener;
+  auto dialled = dial_beside(here(listener));
+  REQUIRE(serve(listener, seconds(10)));  // and the caller is closed
+  auto caller = serve(listener, seconds(10));
+  REQUIRE(caller);
+  const Channel channel = welcome(*std::move(caller));
+  CHECK(dialled.get() == "welcome");
 }
 
 TEST_CASE("the end of the lifeline ends an attempt to dial", "[launcher][dial]") {
