@@ -17,13 +17,6 @@ constexpr double kRatio = 1.5;
 constexpr double kMinExcess_s = 0.002;
 constexpr double kMinShare = 0.05;
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 struct Pace {
   double busy_s = 0;  ///< of a step
   double step_s = 0;
@@ -36,57 +29,72 @@ Pace between(const RankPace& first, const RankPace& last) {
   return {.busy_s = std::max(0.0, step_ns - waited_ns) / steps, .step_s = step_ns / steps};
 }
 
+/// A rank and its own work in a step.
+struct Busy {
+  double busy_s = 0;
+  int rank = 0;
+};
+
+/// Median of `sorted` without its element `left_out`; two elements at least.
+double median_without(const std::vector<Busy>& sorted, std::size_t left_out) {
+  const auto other = [&](std::size_t i) { return sorted[i < left_out ? i : i + 1].busy_s; };
+  const std::size_t count = sorted.size() - 1;
+  return count % 2 == 1 ? other(count / 2) : (other(count / 2 - 1) + other(count / 2)) / 2;
+}
+
 }  // namespace
+
+bool StragglerWatch::is_complete(const Rank& rank) {
+  return rank.last.steps - rank.first.steps >= kSteps;
+}
 
 std::vector<std::string> StragglerWatch::add(const PaceMessage& message, const std::string& host) {
   for (const RankPace& pace : message.ranks) {
     const auto [found, is_new] = ranks_.try_emplace(pace.rank);
     Rank& rank = found->second;
+    num_complete_ -= is_complete(rank) ? 1 : 0;
     // Fewer steps than before: the job was started again.
     if (is_new || pace.steps < rank.last.steps) rank = {.host = host, .first = pace, .last = pace};
     rank.host = host;
     rank.last = pace;
+    num_complete_ += is_complete(rank) ? 1 : 0;
   }
-  return compare();
+  return ranks_.size() < 2 || num_complete_ < ranks_.size() ? std::vector<std::string>()
+                                                            : compare();
 }
 
 std::vector<std::string> StragglerWatch::compare() {
-  const bool complete = std::ranges::all_of(ranks_, [](const auto& entry) {
-    return entry.second.last.steps - entry.second.first.steps >= kSteps;
-  });
-  if (ranks_.size() < 2 || !complete) return {};
-  std::map<int, Pace> paces;
-  for (const auto& [number, rank] : ranks_) paces[number] = between(rank.first, rank.last);
-  std::vector<std::string> notes;
-  for (auto& [number, rank] : ranks_) {
-    std::vector<double> others;
-    for (const auto& [other, pace] : paces) {
-      if (other != number && ranks_.at(other).last.stage == rank.last.stage)
-        others.push_back(pace.busy_s);
+  std::map<int, std::vector<Busy>> stages;
+  for (const auto& [number, rank] : ranks_)
+    stages[rank.last.stage].push_back({between(rank.first, rank.last).busy_s, number});
+  std::map<int, std::string> notes;  // by rank
+  for (auto& [stage, paces] : stages) {
+    std::ranges::sort(paces, {}, &Busy::busy_s);
+    for (std::size_t i = 0; i < paces.size() && paces.size() > 1; ++i) {
+      const auto [busy_s, number] = paces[i];
+      Rank& rank = ranks_.at(number);
+      const double usual = median_without(paces, i);
+      const double excess = busy_s - usual;
+      const std::int64_t steps = rank.last.steps - rank.first.steps;
+      const bool again = rank.named_at >= 0 && rank.last.steps - rank.named_at < kStepsBetweenNotes;
+      if (busy_s <= kRatio * usual || excess < kMinExcess_s ||
+          excess < kMinShare * between(rank.first, rank.last).step_s || again) {
+        continue;
+      }
+      rank.named_at = rank.last.steps;
+      notes[number] = fmt::format(
+          "rank {} on {} is slow: {:.1f} x the median of the others ({} against {} of "
+          "own work a step, "
+          "over {} steps); the others wait for it",
+          number, rank.host, busy_s / std::max(usual, 1e-6), format_duration(busy_s),
+          format_duration(usual), steps);
     }
-    if (others.empty()) {
-      rank.first = rank.last;
-      continue;
-    }
-    const double usual = median(std::move(others));
-    const Pace& pace = paces.at(number);
-    const double excess = pace.busy_s - usual;
-    const std::int64_t steps = rank.last.steps - rank.first.steps;
-    const bool again = rank.named_at >= 0 && rank.last.steps - rank.named_at < kStepsBetweenNotes;
-    rank.first = rank.last;
-    if (pace.busy_s <= kRatio * usual || excess < kMinExcess_s ||
-        excess < kMinShare * pace.step_s || again) {
-      continue;
-    }
-    rank.named_at = rank.last.steps;
-    notes.push_back(
-        fmt::format("rank {} on {} is slow: {:.1f} x the median of the others ({} against {} of "
-                    "own work a step, "
-                    "over {} steps); the others wait for it",
-                    number, rank.host, pace.busy_s / std::max(usual, 1e-6),
-                    format_duration(pace.busy_s), format_duration(usual), steps));
   }
-  return notes;
+  for (auto& [number, rank] : ranks_) rank.first = rank.last;
+  num_complete_ = 0;
+  std::vector<std::string> lines;
+  for (auto& [number, note] : notes) lines.push_back(std::move(note));
+  return lines;
 }
 
 }  // namespace dstrain::launcher

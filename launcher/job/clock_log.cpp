@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -9,7 +10,22 @@
 
 namespace dstrain::launcher {
 
-void ClockLog::add(std::string_view host, const ClockReading& reading) {
+void ClockLog::add(const std::string& host, const ClockReading& reading) {
+  if (many_) {
+    const auto [last, is_new] = written_.try_emplace(host, reading);
+    const bool moved = std::abs(reading.offset_ns - last->second.offset_ns) >
+                       reading.bound_ns + last->second.bound_ns;
+    if (!is_new && !moved && reading.t_ns - last->second.t_ns < kQuietNs) return;
+    last->second = reading;
+  }
+  write(host, reading);
+}
+
+void ClockLog::add_last(const std::string& host, const ClockReading& reading) {
+  write(host, reading);
+}
+
+void ClockLog::write(const std::string& host, const ClockReading& reading) {
   if (path_.empty()) return;
   nlohmann::ordered_json line;
   line["t_ns"] = reading.t_ns;

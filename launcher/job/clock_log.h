@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
-#include <string_view>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "engine/base/append_file.h"
@@ -11,21 +14,31 @@
 namespace dstrain::launcher {
 
 /// clocks.jsonl of a run: how far the clocks of its hosts are from the controller's, for readers
-/// that put their times side by side (engine/trace/README.md). A file that is not writable is given
-/// up with one warning; the job goes on.
+/// that put their times side by side (engine/trace/README.md). On many hosts a reading that the one
+/// before foretells is left out for ten minutes, since thousands of clocks would make a gigabyte a
+/// day. A file that is not writable is given up with one warning; the job goes on.
 class ClockLog {
  public:
-  ClockLog(std::filesystem::path path, Console& console)
-      : path_(std::move(path)), console_(console) {}
+  static constexpr std::size_t kManyHosts = 64;
+  static constexpr std::int64_t kQuietNs = 600'000'000'000;
+
+  ClockLog(std::filesystem::path path, std::size_t hosts, Console& console)
+      : path_(std::move(path)), many_(hosts > kManyHosts), console_(console) {}
 
   /// `host`: its own name for itself, which its traces say.
-  void add(std::string_view host, const ClockReading& reading);
+  void add(const std::string& host, const ClockReading& reading);
+  /// The last one of a host: written in any case.
+  void add_last(const std::string& host, const ClockReading& reading);
 
  private:
+  void write(const std::string& host, const ClockReading& reading);
+
   std::filesystem::path path_;  ///< empty: given up
+  bool many_;
   Console& console_;
   AppendFile file_;
   bool open_ = false;
+  std::map<std::string, ClockReading> written_;  ///< by host, the last; of many hosts
 };
 
 }  // namespace dstrain::launcher

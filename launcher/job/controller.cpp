@@ -31,7 +31,13 @@ constexpr std::chrono::seconds kPrepareLimit{30};
 constexpr std::chrono::seconds kEndLimit{8};  ///< from "end now" to the agents' last word
 constexpr std::chrono::seconds kSweepLimit{5};
 constexpr std::chrono::seconds kPingInterval{1};
-constexpr milliseconds kLostBeforeLease{2000};  ///< given up before the agent ends itself
+/// A turn of the loop longer than this is no silence of the nodes.
+constexpr std::chrono::seconds kLongTurn{1};
+
+/// Silence after which a node is given up: before its agent ends itself.
+milliseconds patience_of(milliseconds lease) {
+  return lease - std::max(milliseconds(2000), lease / 6);
+}
 
 bool shows_several(const PrepareJob& job) { return job.world_size > 1 && job.tee.shows_several(); }
 
@@ -56,7 +62,7 @@ class Controller {
         console_(console),
         interrupts_(interrupts),
         links_(nodes_.size()),
-        clocks_(RunLayout(nodes_.front().job.run_directory).clocks(), console),
+        clocks_(RunLayout(nodes_.front().job.run_directory).clocks(), nodes_.size(), console),
         folder_(shows_several(nodes_.front().job)) {}
 
   ~Controller() {
@@ -102,7 +108,12 @@ class Controller {
       }
     }
     transport_->add_polls(fds);
-    ::poll(fds.data(), fds.size(), timeout_ms());
+    const int timeout = timeout_ms();
+    const auto asleep = Clock::now();
+    ::poll(fds.data(), fds.size(), timeout);
+    // What this process takes longer than it asked for, stopped or without a core, is its own time.
+    const auto due = asleep + milliseconds(std::max(timeout, 0));
+    const auto awake = timeout < 0 ? Clock::now() : std::min(Clock::now(), due);
     for (std::size_t i = 0; i < readers.size(); ++i) {
       // What another node said may have closed the channel.
       if (readers[i] != nullptr && readers[i]->channel && fds[i].revents != 0) receive(*readers[i]);
@@ -112,6 +123,7 @@ class Controller {
     }
     while (const int number = interrupts_.next()) interrupt(number);
     ping();
+    forgive(Clock::now() - awake + (asleep - turn_end_));
     watch_times();
     go_on();
     flush_lines(false);
@@ -291,6 +303,8 @@ class Controller {
     for (std::int64_t* time : {&end.time_ns, &end.stop_time_ns, &end.error_time_ns})
       *time = node.clock.to_ours(*time);
     const EndClass end_class = classify(end);
+    if (!is_failure(end_class))
+      end.last_lines.clear();  // of thousands that are ended; nobody reads them
     ends_.push_back(std::move(end));
     if (is_failure(end_class)) stop_others(&node, StopKind::elsewhere);
     // Asked to save, it died instead: the others would wait for it for ever.
@@ -366,7 +380,17 @@ class Controller {
       const std::optional<ClockReading> reading =
           node.is_local() ? ClockReading{.t_ns = system_time_ns()}  // ours
                           : node.clock.take_rest();
-      if (reading) clocks_.add(node.hello.host, *reading);
+      if (reading) clocks_.add_last(node.hello.host, *reading);
+    }
+  }
+
+  /// Nobody was heard while this process itself did not listen.
+  void forgive(Clock::duration turn) {
+    const auto now = turn_end_ = Clock::now();
+    if (turn <= kLongTurn) return;
+    for (JobNode& node : nodes_) {
+      for (Clock::time_point* time : {&node.since, &node.last_heard})
+        *time = std::min(now, *time + turn);
     }
   }
 
@@ -384,7 +408,7 @@ class Controller {
                       fmt::format("the agent was not ready in {} s", kPrepareLimit.count()),
                       "a file system that hangs? try to enter the working directory there"});
       } else if (!node.is_local() && node.channel && node.state >= State::greeted &&
-                 node.state < State::done && now - node.last_heard > lease_ - kLostBeforeLease) {
+                 node.state < State::done && now - node.last_heard > patience_of(lease_)) {
         const std::string silent =
             fmt::format("no sign of life for {:.0f} s",
                         std::chrono::duration<double>(now - node.last_heard).count());
@@ -517,6 +541,7 @@ class Controller {
   std::vector<RankEnd> ends_;
   std::optional<HangReport> hang_;
   std::optional<Clock::time_point> deadline_;
+  Clock::time_point turn_end_ = Clock::now();
   Clock::time_point last_ping_;
   int master_port_ = 0;
   bool stopping_ = false;

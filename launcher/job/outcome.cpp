@@ -1,11 +1,13 @@
 #include "launcher/job/outcome.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
 
 #include "engine/base/error.h"
+#include "engine/base/words.h"
 #include "launcher/base/words.h"
 
 namespace dstrain::launcher {
@@ -69,7 +71,22 @@ Outcome failed(Outcome outcome, FailureReport report, std::int64_t memory_bytes)
   return outcome;
 }
 
-FailureReport lost_report(const JobNode& node, const AttemptEnd& end, std::int64_t step) {
+/// "32 hosts were lost, n0032 .. n0063 (no sign of life for 25 s)": one cause, a switch perhaps.
+std::string several_lost(const std::vector<const JobNode*>& lost) {
+  constexpr std::size_t kMaxNames = 4;
+  std::vector<std::string> names;
+  for (const JobNode* node : lost) names.push_back(node->name());
+  return fmt::format("{} hosts were lost, {} ({})", lost.size(),
+                     names.size() <= kMaxNames
+                         ? fmt::format("{}", fmt::join(names, ", "))
+                         : fmt::format("{} .. {}", names.front(), names.back()),
+                     lost.front()->lost);
+}
+
+/// `lost`: one node at least.
+FailureReport lost_report(const std::vector<const JobNode*>& lost, const AttemptEnd& end,
+                          std::int64_t step) {
+  const JobNode& node = *lost.front();
   FailureReport report;
   report.kind = node.is_local() ? FailureKind::agent : FailureKind::host;
   report.root.rank = -1;
@@ -78,17 +95,26 @@ FailureReport lost_report(const JobNode& node, const AttemptEnd& end, std::int64
   report.root.signal = node.lost_signal;
   report.root.error_code = node.fault ? node.fault->exit_code : exit_code(ErrorKind::again);
   report.root.error = node.lost;
-  report.summary =
-      node.fault ? fmt::format("the agent on {} cannot go on ({}); its ranks were ended",
-                               node.name(), node.lost)
-      : node.is_local()
-          ? fmt::format("the agent on {} was lost ({}); its ranks were ended", node.name(),
-                        node.lost)
-          : fmt::format("host {} was lost ({}); its agent ends ranks {}-{} by itself within {} s",
-                        node.name(), node.lost, node.placement.first_rank,
-                        node.placement.first_rank + node.placement.num_ranks - 1,
-                        end.lease.count() / 1000);
   report.others = fold_ends(end.ends, -1);
+  if (node.fault || node.is_local()) {
+    report.summary = node.fault
+                         ? fmt::format("the agent on {} cannot go on ({}); its ranks were ended",
+                                       node.name(), node.lost)
+                         : fmt::format("the agent on {} was lost ({}); its ranks were ended",
+                                       node.name(), node.lost);
+    return report;
+  }
+  std::vector<int> ranks;
+  for (const JobNode* each : lost) {
+    for (int i = 0; i < each->placement.num_ranks; ++i)
+      ranks.push_back(each->placement.first_rank + i);
+  }
+  const std::string who = lost.size() == 1 ? fmt::format("host {} was lost ({}); its agent ends",
+                                                         node.name(), node.lost)
+                                           : several_lost(lost) + "; their agents end";
+  report.summary =
+      fmt::format("{} rank{} {} by {} within {} s", who, plural(ranks.size()), fold_ranks(ranks),
+                  lost.size() == 1 ? "itself" : "themselves", end.lease.count() / 1000);
   return report;
 }
 
@@ -100,10 +126,10 @@ Outcome conclude(const AttemptEnd& end, Console& console) {
   outcome.started = end.started;
   outcome.step = end.step;
   for (const RankEnd& rank : end.ends) outcome.step = std::max(outcome.step, rank.step);
-  const JobNode* lost = nullptr;
+  std::vector<const JobNode*> lost;
   for (const JobNode& node : end.nodes) {
     if (!node.lost.empty()) outcome.lost_hosts.push_back(node.name());
-    if (!node.lost.empty() && lost == nullptr) lost = &node;
+    if (!node.lost.empty()) lost.push_back(&node);
     if (node.problem) outcome.problems.emplace_back(node.name(), *node.problem);
   }
   if (end.stops.count >= 2 || (end.stops.count == 1 && !end.started))
@@ -123,8 +149,8 @@ Outcome conclude(const AttemptEnd& end, Console& console) {
     report = make_report(*root, end.ends);
   } else if (end.hang) {
     report = make_hang_report(*end.hang, end.ends);
-  } else if (lost != nullptr) {
-    report = lost_report(*lost, end, outcome.step);
+  } else if (!lost.empty()) {
+    report = lost_report(lost, end, outcome.step);
   } else if (root) {
     report = make_report(*root, end.ends);
   }

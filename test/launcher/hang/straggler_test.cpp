@@ -1,5 +1,7 @@
 #include "launcher/hang/straggler.h"
 
+#include <ctime>
+
 #include "test/support/catch.h"
 
 namespace dstrain::launcher {
@@ -85,6 +87,35 @@ TEST_CASE("ranks of all nodes are compared, once each has made its steps", "[str
     REQUIRE(notes.size() == (steps == 0 ? 0 : 1));
     if (!notes.empty()) REQUIRE(notes.front().starts_with("rank 2 on h3 is slow: 3.0 x"));
   }
+}
+
+TEST_CASE("16,384 ranks are compared in a moment, each with the others' median",
+          "[straggler][scale]") {
+  std::vector<std::int64_t> busy(16'384, 50);
+  for (std::size_t i = 0; i < busy.size(); i += 2) busy[i] = 60;
+  busy[777] = 200;
+  busy[9'000] = 120;
+  Node node(std::move(busy));
+  const std::clock_t begin = std::clock();
+  const auto notes = node.steps(20);
+  const double cpu_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  REQUIRE(notes.size() == 2);
+  REQUIRE(notes[0].starts_with("rank 777 on h2 is slow: 3.3 x the median of the others (200 ms "));
+  REQUIRE(notes[1].starts_with("rank 9000 on h2 is slow: 2.0 x"));
+  REQUIRE(cpu_s < 1);  // in the controller's only thread; 16 s when each rank sorted all others
+}
+
+TEST_CASE("the median is that of the others, odd and even in number", "[straggler]") {
+  Node three({40, 60, 100});
+  auto notes = three.steps(20);
+  REQUIRE(notes.size() == 1);
+  REQUIRE(notes.front().starts_with(
+      "rank 2 on h2 is slow: 2.0 x the median of the others (100 ms against 50 ms"));
+  Node four({40, 50, 60, 100});
+  notes = four.steps(20);
+  REQUIRE(notes.size() == 1);
+  REQUIRE(notes.front().starts_with(
+      "rank 3 on h2 is slow: 2.0 x the median of the others (100 ms against 50 ms"));
 }
 
 TEST_CASE("ranks are compared with those of their stage of a pipeline", "[straggler]") {
