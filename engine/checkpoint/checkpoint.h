@@ -128,6 +128,11 @@ struct CheckpointInfo {
 [[nodiscard]] std::vector<CheckpointInfo> beyond_newest(
     const std::vector<CheckpointInfo>& newest_first, int keep);
 
+/// Directories with the name of a checkpoint, newest first, whatever is in them. Empty when `root`
+/// does not exist; Error{checkpoint} when it cannot be listed.
+[[nodiscard]] std::vector<std::filesystem::path> checkpoints_by_name(
+    const std::filesystem::path& root);
+
 /// Renames the directory to a temporary name before it deletes it, so that a crash leaves no half
 /// checkpoint.
 void remove_checkpoint(const std::filesystem::path& path);
@@ -138,9 +143,18 @@ class CheckpointReader {
   /// Error{checkpoint} names file and what is wrong. With `verify` all files' hashes are checked
   /// now.
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& path, bool verify);
+  /// For one rank of many: looks at no file but the manifest until it is read, since thousands of
+  /// ranks that look at thousands of files keep a file system busy for minutes.
+  static std::unique_ptr<CheckpointReader> open_manifest(const std::filesystem::path& path);
   virtual ~CheckpointReader() = default;
   [[nodiscard]] virtual const CheckpointState& state() const = 0;
   [[nodiscard]] virtual std::vector<Piece> tensors() const = 0;  ///< whole tensors
+  /// Hashes the files that fall to `rank` of `ranks`: those of all ranks are the whole checkpoint,
+  /// and that of a rank the file that it saved itself where the ranks are as many.
+  /// Error{checkpoint}.
+  virtual void verify_share(int rank, int ranks) const = 0;
+  /// Bytes of the largest share.
+  [[nodiscard]] virtual std::int64_t share_bytes(int ranks) const = 0;
   /// Fills `out` with a box of a tensor, however the ranks that saved had cut it; Error{checkpoint}
   /// when name, shape or box do not match, or a value is not finite.
   virtual void read(const Piece& wanted, std::span<float> out) const = 0;

@@ -42,6 +42,12 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, 
   return infos;
 }
 
+std::vector<std::filesystem::path> checkpoints_by_name(const std::filesystem::path& root) {
+  std::vector<std::filesystem::path> paths;
+  for (const Found& found : find_checkpoints(root)) paths.push_back(found.path);
+  return paths;
+}
+
 std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
                                            std::vector<std::string>& problems) {
   for (const Found& found : find_checkpoints(root)) {

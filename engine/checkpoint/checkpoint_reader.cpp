@@ -34,7 +34,7 @@ class Descriptor {
 
 class Reader final : public CheckpointReader {
  public:
-  explicit Reader(const std::filesystem::path& path) : directory_(path) {
+  Reader(const std::filesystem::path& path, bool look_at_files) : directory_(path) {
     const std::filesystem::path manifest_path = path / run_file::kManifest;
     struct stat status {};
     const Descriptor fd(directory_.open(run_file::kManifest, status));
@@ -52,18 +52,24 @@ class Reader final : public CheckpointReader {
       throw Error(ErrorKind::checkpoint, fmt::format("{} is of step {}, not of this directory's",
                                                      manifest_path.string(), manifest_.state.step));
     }
-    for (const FileRecord& file : manifest_.files) check_size(file, directory_.size_of(file.name));
+    if (look_at_files) {
+      for (const FileRecord& file : manifest_.files)
+        check_size(file, directory_.size_of(file.name));
+    }
     for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
       index_[manifest_.tensors[i].name] = i;
     verified_ = std::vector<Verified>(manifest_.files.size());
   }
 
-  void verify_all() const {
+  void verify_share(int rank, int ranks) const override {
     constexpr std::size_t kMaxThreads = 8;
-    std::vector<std::string> problems(manifest_.files.size());
+    const std::size_t first = to_index(rank);
+    const std::size_t step = to_index(ranks);
+    const std::size_t files = manifest_.files.size();
+    std::vector<std::string> problems(first < files ? (files - first + step - 1) / step : 0);
     side_by_side(problems.size(), kMaxThreads, [&](std::size_t file) {
       try {
-        const Descriptor fd(open_verified(file));
+        const Descriptor fd(open_verified(first + file * step));
       } catch (const std::exception& error) {
         problems[file] = error.what();
       }
@@ -75,6 +81,13 @@ class Reader final : public CheckpointReader {
                     ? problems[0]
                     : fmt::format("{} (and {} more files)", problems[0], problems.size() - 1),
                 "resume from an older checkpoint; `dstrain checkpoint list` shows them");
+  }
+
+  [[nodiscard]] std::int64_t share_bytes(int ranks) const override {
+    std::vector<std::int64_t> shares(to_index(ranks));
+    for (std::size_t i = 0; i < manifest_.files.size(); ++i)
+      shares[i % shares.size()] += manifest_.files[i].bytes;
+    return std::ranges::max(shares);
   }
 
   [[nodiscard]] const CheckpointState& state() const override { return manifest_.state; }
@@ -223,8 +236,8 @@ class Reader final : public CheckpointReader {
 };
 
 std::unique_ptr<Reader> open_reader(const std::filesystem::path& path, bool verify) {
-  auto reader = std::make_unique<Reader>(path);
-  if (verify) reader->verify_all();
+  auto reader = std::make_unique<Reader>(path, /*look_at_files=*/true);
+  if (verify) reader->verify_share(0, 1);
   return reader;
 }
 
@@ -233,6 +246,11 @@ std::unique_ptr<Reader> open_reader(const std::filesystem::path& path, bool veri
 std::unique_ptr<CheckpointReader> CheckpointReader::open(const std::filesystem::path& path,
                                                          bool verify) {
   return open_reader(path, verify);
+}
+
+std::unique_ptr<CheckpointReader> CheckpointReader::open_manifest(
+    const std::filesystem::path& path) {
+  return std::make_unique<Reader>(path, /*look_at_files=*/false);
 }
 
 CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full) {

@@ -276,18 +276,37 @@ class Save {
     }
     check_coverage(manifest, "the parts of all ranks together");
 
+    const std::string text = manifest_text(manifest);
+    check_manifest_size(text, manifest);
     ExclusiveFile file(temporary_ / run_file::kManifest);
-    file.write(manifest_text(manifest));
+    file.write(text);
     (void)file.finish();
     sync_directory(temporary_);
     fs::rename(temporary_, final_);
     sync_directory(options_.root);
     // The others rely on the checkpoint as a resuming run finds it.
     const CheckpointInfo saved = inspect_checkpoint(final_, /*full=*/false);
-    if (!saved.valid) throw Error(ErrorKind::checkpoint, saved.problem);
+    if (!saved.valid) {
+      // It is of no use, and one more with each save would fill the disk.
+      remove_checkpoint(final_);
+      throw Error(ErrorKind::checkpoint, saved.problem);
+    }
     std::int64_t bytes = 0;
     for (const FileRecord& shard : manifest.files) bytes += shard.bytes;
     return bytes;
+  }
+
+  /// No reader takes a larger one.
+  void check_manifest_size(const std::string& text, const Manifest& manifest) const {
+    if (std::cmp_less_equal(text.size(), kManifestLimit)) return;
+    std::size_t boxes = 0;
+    for (const StoredTensor& tensor : manifest.tensors) boxes += tensor.boxes.size();
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("the manifest of this save would have {} bytes, a manifest has at most "
+                            "{}: {} tensors in {} parts on {} ranks; parameters that fewer ranks "
+                            "share (parallel.zero.shard) make fewer parts",
+                            text.size(), kManifestLimit, manifest.tensors.size(), boxes,
+                            options_.world_size));
   }
 
   /// Older ones only: a run that went on from an early checkpoint must not lose what it has just
@@ -316,9 +335,11 @@ class Save {
       const auto now = Clock::now();
       if (auto value = store_.try_get(key)) return *value;
       if (now >= deadline || stop_.stop_requested()) break;
+      // Thousands of ranks that ask five times a second would take half a core from rank 0.
+      constexpr int kManyRanks = 256;
       const auto slice = std::min<std::chrono::milliseconds>(
           std::chrono::ceil<std::chrono::milliseconds>(deadline - now),
-          std::chrono::milliseconds(200));
+          std::chrono::milliseconds(options_.world_size > kManyRanks ? 2000 : 200));
       try {
         return store_.get(key, slice);
       } catch (const Error&) {

@@ -138,8 +138,8 @@ TEST_CASE("a failed save names the newest checkpoint that is sound", "[checkpoin
     return !results[0].ok && !results[0].not_finite &&
                    contains(results[0].error, "rank 0: cannot write ") &&
                    contains(results[0].error, "File too large; a file of this process may have ") &&
-                   contains(results[0].error, "; the newest checkpoint is " +
-                                                  (dir / "step-00000001").string())
+                   contains(results[0].error,
+                            "; the newest checkpoint is " + (dir / "step-00000001").string())
                ? 0
                : 1;
   });
@@ -154,6 +154,28 @@ TEST_CASE("a save that is not to prune leaves all older checkpoints", "[checkpoi
     saver->start(test_state(step, 1), test_part(step, 1, 0), /*prune=*/false);
     REQUIRE(saver->wait()->ok);
     REQUIRE(list_checkpoints(dir.path(), false).size() == static_cast<std::size_t>(step));
+  }
+}
+
+TEST_CASE("a manifest that no reader would take fails the save and leaves nothing on the disk",
+          "[checkpoint][scale]") {
+  const TempDir dir;
+  REQUIRE(all_ok(save_on(dir.path(), 1, 1, /*keep=*/1)));
+  // As large as that of thousands of ranks that share each tensor, without as many boxes.
+  CheckpointState state = test_state(2, 1);
+  state.recipe = std::string(65 << 20, '#');
+  for (int i = 0; i < 2; ++i) {
+    const auto saver = make_saver(make_memory_store(),
+                                  {.root = dir.path(), .world_size = 1, .keep = 1, .attempt = "1"});
+    saver->start(state, test_part(2, 1, 0));
+    const SaveResult result = saver->wait().value();
+    REQUIRE_FALSE(result.ok);
+    REQUIRE(contains(result.error, "the manifest of this save would have 6815"));
+    REQUIRE(contains(result.error, "a manifest has at most 67108864: 6 tensors in 5 parts"));
+    REQUIRE(
+        contains(result.error, "; the newest checkpoint is " + (dir / "step-00000001").string()));
+    REQUIRE(list_checkpoints(dir.path(), false).size() == 1);
+    REQUIRE(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 1);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "engine/base/run_layout.h"
 #include "engine/base/run_lock.h"
 #include "engine/checkpoint/base_weights.h"
+#include "engine/checkpoint/checkpoint_choice.h"
 #include "engine/recipe/phases.h"
 
 namespace dstrain {
@@ -25,30 +26,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The checkpoint directory to load; empty: none wanted.
-fs::path choose_checkpoint(const std::string& resume) {
+/// Checkpoints that `resume` may mean, the best first; Error{usage} when there is no such folder.
+std::vector<fs::path> candidates(const std::string& resume) {
   if (resume == "never") return {};
   if (path_kind(resume, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume),
                 "give a run directory, a checkpoint directory or never");
   }
-  std::vector<std::string> problems;
-  std::optional<CheckpointInfo> found;
-  if (parse_checkpoint_name(resume)) {
-    const CheckpointInfo info = inspect_checkpoint(resume, /*full=*/true);
-    if (info.valid) found = info;
-    if (!info.valid) problems.push_back(info.problem);
-  } else {
-    found = newest_valid(find_checkpoints_folder(resume), problems);
-  }
-  for (const std::string& problem : problems) log_warning("skipped a checkpoint: {}", problem);
-  if (!found) {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("--resume {}: no valid checkpoint ({})", resume,
-                            problems.empty() ? "the folder is empty" : problems.front()),
-                "look with `dstrain checkpoint list`, or start anew with --resume never");
-  }
-  return found->path;
+  if (parse_checkpoint_name(resume)) return {resume};
+  return checkpoints_by_name(find_checkpoints_folder(resume));
+}
+
+/// Rank 0 says what was left out; Error{checkpoint} when nothing is left.
+void report_choice(const CheckpointChoice& choice, const std::string& resume) {
+  for (const std::string& problem : choice.problems)
+    log_warning("skipped a checkpoint: {}", problem);
+  if (choice.reader || resume == "never") return;
+  throw Error(
+      ErrorKind::checkpoint,
+      fmt::format("--resume {}: no valid checkpoint ({})", resume,
+                  choice.problems.empty() ? "the folder is empty" : choice.problems.front()),
+      "look with `dstrain checkpoint list`, or start anew with --resume never");
 }
 
 std::string random_id() {
@@ -63,20 +61,26 @@ std::string to_bytes(const nlohmann::json& value) {
   return bytes;
 }
 
+/// Locks the run directory of `resume` where this process has to: before checkpoints are looked
+/// for, since another job may be between two of them.
+UniqueFd lock_of(const std::string& resume) {
+  if (std::getenv(job_environment::kRunDirectory) != nullptr || resume == "never" ||
+      path_kind(resume, ErrorKind::usage) != PathKind::folder) {
+    return {};
+  }
+  const RunLayout run(resume);
+  if (path_kind(run.checkpoints(), ErrorKind::usage) != PathKind::folder) return {};
+  return lock_run(run.root());
+}
+
 /// `lock` is of the run directory, where this process has to take it.
 nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::string& resume,
-                      UniqueFd& lock) {
+                      const CheckpointChoice& choice, UniqueFd& lock) {
   const char* given = std::getenv(job_environment::kRunDirectory);
-  // Before checkpoints are looked for: another job may be between two of them.
-  if (given == nullptr && resume != "never" && path_kind(resume, ErrorKind::usage) == PathKind::folder) {
-    const RunLayout run(resume);
-    if (path_kind(run.checkpoints(), ErrorKind::usage) == PathKind::folder)
-      lock = lock_run(run.root());
-  }
-  const fs::path checkpoint = choose_checkpoint(resume);
-  if (!checkpoint.empty()) {
-    const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
-    const CheckpointState& state = reader->state();
+  report_choice(choice, resume);
+  const fs::path& checkpoint = choice.path;
+  if (choice.reader) {
+    const CheckpointState& state = choice.reader->state();
     if (state.phase >= num_phases(recipe)) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} is of phase {}, the recipe has {}", checkpoint.string(),
@@ -97,7 +101,6 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
   std::error_code ignored;
   return {{"directory", directory.root().string()},
           {"attempt", random_id()},
-          {"checkpoint", checkpoint.string()},
           {"resumes_here", fs::equivalent(checkpoint / "..", directory.checkpoints(), ignored)}};
 }
 
@@ -139,12 +142,19 @@ std::vector<std::string> changes_since(const CheckpointState& state, const Loade
 
 RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe& recipe,
                         const std::string& name, const std::string& resume) {
+  UniqueFd lock;
+  CheckpointChoice choice = [&] {
+    const CollectiveScope scope(&record, "choose a checkpoint", world.size);
+    return choose_checkpoint(*world.store, world.rank, world.size, [&] {
+      lock = lock_of(resume);
+      return candidates(resume);
+    });
+  }();
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
-  UniqueFd lock;
   if (world.rank == 0) {
     try {
-      world.store->set(key, to_bytes(decide(recipe, name, resume, lock)));
+      world.store->set(key, to_bytes(decide(recipe, name, resume, choice, lock)));
     } catch (const std::exception& error) {
       world.store->set(key, to_bytes({{"error", error.what()}}));
       throw;
@@ -158,17 +168,12 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe
     throw Error(ErrorKind::again,
                 "rank 0 could not start the run: " + place["error"].get<std::string>());
   }
-  RunPlace result{.directory = RunLayout(place["directory"].get<std::string>()),
-                  .attempt = place["attempt"].get<std::string>(),
-                  .resume = nullptr,
-                  .resumes_here = place["resumes_here"].get<bool>(),
-                  .lock = std::move(lock)};
-  const auto checkpoint = place["checkpoint"].get<std::string>();
-  if (!checkpoint.empty()) {
-    result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);
-    result.checkpoint = checkpoint;
-  }
-  return result;
+  return {.directory = RunLayout(place["directory"].get<std::string>()),
+          .attempt = place["attempt"].get<std::string>(),
+          .resume = std::move(choice.reader),
+          .checkpoint = std::move(choice.path),
+          .resumes_here = place["resumes_here"].get<bool>(),
+          .lock = std::move(lock)};
 }
 
 }  // namespace dstrain

@@ -30,12 +30,12 @@ struct RunPlace {
                                                      const LoadedRecipe& loaded,
                                                      std::int64_t train_size);
 
-/// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
-/// checkpoint of `resume`
-/// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
-/// when there is none, or when it leaves out other frozen weights than base_reference() of the
-/// phase of the recipe that it is of. Ranks without a launcher have the directory alone: rank 0
-/// locks it (engine/base/run_lock.h).
+/// Rank 0 takes the launcher's run directory or makes one under `output` and tells the others; all
+/// choose the newest valid checkpoint of `resume` ("never", a run directory or a checkpoint
+/// directory) together (engine/checkpoint/checkpoint_choice.h). Error{checkpoint} when there is
+/// none, or when it leaves out other frozen weights than base_reference() of the phase of the
+/// recipe that it is of. Ranks without a launcher have the directory alone: rank 0 locks it
+/// (engine/base/run_lock.h).
 [[nodiscard]] RunPlace agree_on_place(const World& world, RankRecordFile& record,
                                       const Recipe& recipe, const std::string& name,
                                       const std::string& resume);
