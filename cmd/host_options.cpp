@@ -59,6 +59,10 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          },
          "File of NAME=VALUE lines for the ranks, such as .deepspeed_env; --env has the last word.")
       ->type_name("FILE");
+  app.add_flag("--preflight", options.preflight,
+               "Look at all hosts first, as `dstrain doctor` does, and leave out those on which no "
+               "job can run: hosts\n"
+               "beyond --ranks take their place.");
   app.add_option(
          "--max-restarts", options.max_restarts,
          "Starts after a failure that another start may cure, from the newest checkpoint, without "

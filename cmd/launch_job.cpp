@@ -97,6 +97,11 @@ int launch_job(const JobOptions& options) {
     return launcher::recipe_files(with_auto_layout(options.recipe, options.overrides, world_size),
                                   world_size);
   };
+  // A search finds another layout, and says what it predicts.
+  if (!options.search)
+    launch.price = [&loaded](int before, int now) {
+      return launcher::price_of_ranks(loaded.recipe, before, now);
+    };
   launch.output = loaded.recipe.run.output;
   launch.cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo;
   launch.agent_command = {self, "agent"};

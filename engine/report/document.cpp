@@ -21,11 +21,10 @@ void write_lead(Writer& w) {
   w.document.lead = first.sentence;
   if (w.report.variants.size() > 1) {
     const Variant& variant = w.report.variants[1];
-    w.document.lead =
-        std::isfinite(variant.speed.value)
-            ? fmt::format("{}: {} beside the baseline, {}.", variant.name,
-                          ratio_words(variant.speed), variant.verdict)
-            : fmt::format("{}: {}.", variant.name, variant.verdict);
+    w.document.lead = std::isfinite(variant.speed.value)
+                          ? fmt::format("{}: {} beside the baseline, {}.", variant.name,
+                                        ratio_words(variant.speed), variant.verdict)
+                          : fmt::format("{}: {}.", variant.name, variant.verdict);
     if (w.report.variants.size() > 2)
       w.document.lead += fmt::format(" {} variants in all.", w.report.variants.size());
   }
@@ -199,7 +198,7 @@ void write_losses(Writer& w) {
   }
 }
 
-std::vector<Line> lines_of(const Report& report, double StepRow::* field) {
+std::vector<Line> lines_of(const Report& report, double StepRow::*field) {
   std::vector<Line> lines;
   for (const RunFigures& run : report.runs) {
     Line line = {.name = report.runs.size() == 1 ? "training" : run.label, .points = {}};
@@ -236,8 +235,9 @@ void write_curves(Writer& w) {
                 .lines = lines_of(w.report, &StepRow::samples_per_s)},
                1);
   LineChart memory = {.title = "Memory",
-                      .description = "Peak of the allocated device memory by step, what the "
-                                     "allocator held, and the plan",
+                      .description =
+                          "Peak of the allocated device memory by step, what the "
+                          "allocator held, and the plan",
                       .x_label = "step",
                       .y_label = "GiB",
                       .from_zero = true,
@@ -252,8 +252,7 @@ void write_curves(Writer& w) {
     Line reserved = {.name = run.label + ", reserved", .points = {}};
     for (const StepRow& row : run.data.steps) {
       if (row.reserved_bytes > 0)
-        reserved.points.push_back(
-            {static_cast<double>(row.step), row.reserved_bytes / (1 << 30)});
+        reserved.points.push_back({static_cast<double>(row.step), row.reserved_bytes / (1 << 30)});
     }
     memory.lines.push_back(std::move(line));
     if (!reserved.points.empty()) memory.lines.push_back(std::move(reserved));
@@ -457,6 +456,7 @@ Document make_document(const Report& report, bool pictures) {
   write_lead(w);
   write_comparison(w);
   write_runs(w);
+  write_goodput(w);
   write_losses(w);
   write_evaluations(w);
   write_traced_steps(w);

@@ -30,6 +30,8 @@ struct Writer {
 [[nodiscard]] Cell number_cell(std::size_t run, std::string_view figure, double value,
                                std::string words);
 
+/// What of the wall time was training that counted, and what stopped the job.
+void write_goodput(Writer& w);
 /// Each evaluation of the test split.
 void write_evaluations(Writer& w);
 /// Where the time of the steps went whose kernels were recorded.

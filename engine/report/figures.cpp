@@ -252,6 +252,7 @@ RunFigures run_figures(RunData run, int ranks) {
   count_collectives(f);
   sum_samples(f);
   sum_hosts(f);
+  f.goodput = goodput_of(data);
   f.sentence = first_sentence(f);
   return f;
 }

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/report/figure_table.h"
+#include "engine/report/goodput.h"
 
 namespace dstrain::report {
 
@@ -86,6 +88,7 @@ struct RunFigures {
   std::vector<GpuSummary> gpus;
   std::vector<HostFigures> hosts = {};  ///< the first host first; empty without samples
   std::vector<Advice> advice;
+  std::optional<Goodput> goodput = {};
   std::string sentence;
 };
 

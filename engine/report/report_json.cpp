@@ -58,6 +58,33 @@ Json traced_json(const std::optional<TracedSteps>& traced) {
   return json;
 }
 
+/// null: the run has not come to its first step, or does not say when.
+Json goodput_json(const std::optional<Goodput>& goodput) {
+  if (!goodput) return nullptr;
+  Json json = {{"share", known(goodput->share)},
+               {"wall_s", known(goodput->wall_s)},
+               {"starts", goodput->starts},
+               {"rows", Json::array()},
+               {"stops", Json::array()},
+               {"between_stops_s", known(goodput->between_s)},
+               {"between_stops_low_s", known(goodput->between_low_s)},
+               {"between_stops_high_s", known(goodput->between_high_s)},
+               {"stopped_twice", goodput->twice}};
+  for (const GoodputRow& row : goodput->rows)
+    json["rows"].push_back({{"what", row.what},
+                            {"seconds", known(row.seconds)},
+                            {"share", known(row.seconds / goodput->wall_s)}});
+  for (const Stop& stop : goodput->stops)
+    json["stops"].push_back({{"time", stop.time},
+                             {"class", stop.kind},
+                             {"host", stop.host.empty() ? Json(nullptr) : Json(stop.host)},
+                             {"rank", stop.rank < 0 ? Json(nullptr) : Json(stop.rank)},
+                             {"step", stop.step},
+                             {"lost_steps", stop.lost_steps},
+                             {"down_s", known(stop.down_s)}});
+  return json;
+}
+
 Json run_json(const RunFigures& run) {
   const RunData& data = run.data;
   Json json = {{"name", run.label},          {"path", data.path.string()},
@@ -82,6 +109,7 @@ Json run_json(const RunFigures& run) {
                {"gpus", Json::array()},
                {"hosts", Json::array()},
                {"clocks", Json::array()},
+               {"goodput", goodput_json(run.goodput)},
                {"traced", traced_json(data.traced)},
                {"missing", data.missing},
                {"problems", Json::array()}});

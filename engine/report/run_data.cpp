@@ -237,8 +237,13 @@ RunData read_run(const fs::path& path) {
   }
   each_line(run, layout.events(), [&](const json& line) {
     const auto step = step_of(line);
-    if (step) run.events.push_back({text(line, "kind"), *step, text(line, "time")});
-    return step.has_value();
+    if (!step) return false;
+    Event event = {.kind = text(line, "kind"), .step = *step, .time = text(line, "time")};
+    if (event.kind == "failed" || event.kind == "first_step" ||
+        event.kind.starts_with("checkpoint"))
+      event.fields = line;
+    run.events.push_back(std::move(event));
+    return true;
   });
   read_ranks(run, layout);
   read_samples(run);

@@ -36,7 +36,7 @@ struct StepRow {
 template <class Row>
 struct LineNumber {
   const char* key;
-  double Row::* field;
+  double Row::*field;
 };
 inline constexpr LineNumber<StepRow> kStepNumbers[] = {
     {"epoch", &StepRow::epoch},
@@ -117,6 +117,7 @@ struct Event {
   std::string kind;
   std::int64_t step = 0;
   std::string time = {};
+  nlohmann::json fields = {};  ///< the whole line, of kinds that goodput_of() reads
 };
 
 /// A line of gpu.csv or memory.csv; columns that are not there are kUnknown.
@@ -205,7 +206,7 @@ struct RunData {
   // A bench knows these of its runs.
   double program_s = kUnknown;                ///< from the start of the program to its end
   std::vector<double> gpus_before_mib = {};   ///< what each GPU held before the start
-  std::vector<CpuSample> cpu;     ///< of the first host
+  std::vector<CpuSample> cpu;                 ///< of the first host
   std::vector<HostSamples> other_hosts = {};  ///< by name
   std::vector<ClockOffset> clocks = {};       ///< by host
   Timeline timeline;

@@ -26,8 +26,10 @@
 #include "launcher/hosts/placement.h"
 #include "launcher/job/controller.h"
 #include "launcher/job/environment_file.h"
+#include "launcher/job/event_log.h"
 #include "launcher/job/exported_environment.h"
 #include "launcher/job/failure.h"
+#include "launcher/job/preflight.h"
 #include "launcher/job/rank_log.h"
 #include "launcher/job/restart_budget.h"
 #include "launcher/transport/joined.h"
@@ -137,6 +139,7 @@ class Job {
       : options_(options),
         console_(console),
         interrupts_(interrupts),
+        events_(console),
         machine_(probe_machine()),
         budget_(options.max_restarts) {
     if (options.cpu_ranks) machine_.gpus = 0;
@@ -145,6 +148,7 @@ class Job {
     allocation_ = options.joined ? allocate_joined(*options.joined, request)
                                  : allocate(request, machine_, ::getenv);
     placement_ = place(allocation_, options.request.ranks);
+    if (options.preflight && !options.dry_run) look_at_hosts();
     if (options.min_ranks > placement_.world_size) {
       throw Error(ErrorKind::usage,
                   fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
@@ -196,11 +200,19 @@ class Job {
     while (true) {
       write_run_files(run_, files_);
       report_start();
+      write_event("launched", budget_.best_step(),
+                  {{"start", attempt_},
+                   {"hosts", placement_.nodes.size()},
+                   {"ranks", placement_.world_size}});
       const Outcome outcome = run_attempt(make_attempt(), stops_, console_, interrupts_);
       ++attempt_;
       has_run_ = has_run_ || outcome.started;
       if (const auto code = handle(outcome)) return *code;
     }
+  }
+
+  void write_event(std::string_view kind, std::int64_t step, const nlohmann::ordered_json& fields) {
+    events_.add(RunLayout(run_.path).events(), kind, step, fields);
   }
 
   /// Hides secrets in our environment and among --env.
@@ -250,6 +262,7 @@ class Job {
   [[nodiscard]] Attempt make_attempt() {
     Attempt attempt;
     attempt.nodes = placement_.nodes;
+    attempt.lease = lease_of(placement_.nodes.size());
     attempt.build = options_.build;
     const JobSecret secret = draw_secret();
     const bool here_only =
@@ -271,6 +284,17 @@ class Job {
     }
     attempt.transport = reach_hosts(hosts, reach_options());
     return attempt;
+  }
+
+  /// The hosts of the first placement may be bad ones.
+  void look_at_hosts() {
+    ReachOptions how = reach_options();
+    how.srun_log.clear();  // there is no run directory yet
+    const std::unique_ptr<Transport> transport = reach_hosts(allocation_.hosts, how);
+    const int ranks = placement_.world_size;
+    allocation_ =
+        without_bad_hosts(std::move(allocation_), ranks, *transport, options_.build, console_);
+    placement_ = place(allocation_, ranks);
   }
 
   [[nodiscard]] ReachOptions reach_options() const {
@@ -318,6 +342,7 @@ class Job {
         return outcome.exit_code;
       case Outcome::Kind::interrupted:
         sweep(outcome.lost_hosts);
+        write_event("ended", outcome.step, {{"how", "interrupted"}});
         if (!has_run_) remove_refused(run_);
         return outcome.exit_code;
       case Outcome::Kind::saved:
@@ -350,6 +375,7 @@ class Job {
   }
 
   std::optional<int> handle_unreachable(const Outcome& outcome) {
+    write_event("ended", outcome.step, {{"how", "unreachable"}});
     std::string lines;
     std::vector<std::string> hints;
     for (const auto& [host, problem] : outcome.problems) {
@@ -391,6 +417,12 @@ class Job {
     } else if (report.root.rank < 0) {
       report.advice = verdict == Verdict::again ? "" : go_on_advice();
     }
+    write_event("failed", outcome.step,
+                {{"failure", kind_name(report.kind)},
+                 {"host", report.root.host},
+                 {"rank", report.root.rank},
+                 {"exit_code", code},
+                 {"lost_hosts", outcome.lost_hosts}});
     if (is_refusal(outcome)) {
       console_.lines(to_text(report, "", num_repeated(report)));
       remove_refused(run_);
@@ -400,15 +432,34 @@ class Job {
     sweep(outcome.lost_hosts);
     if (verdict == Verdict::used_up)
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
+    const Placement before = placement_;
     if (verdict != Verdict::again || !replace(outcome.lost_hosts)) return code;
     const std::string left_out =
         lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
-    console_.lines(fmt::format(
-        "restart {} of {} from {}{}", budget_.num_restarts(), options_.max_restarts,
-        run_.resume_from.empty() ? "the beginning" : "the newest checkpoint", left_out));
+    console_.lines(fmt::format("restart {} of {} from {}{}{}", budget_.num_restarts(),
+                               options_.max_restarts,
+                               run_.resume_from.empty() ? "the beginning" : "the newest checkpoint",
+                               left_out, added_hosts(before)));
+    if (placement_.world_size < before.world_size && options_.price) {
+      const std::string price = options_.price(before.world_size, placement_.world_size);
+      if (!price.empty()) console_.lines(price);
+    }
     // A cause that comes back at once should not be met a thousand times a minute.
     if (budget_.num_starts() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     return std::nullopt;
+  }
+
+  /// ", with the spare h3": hosts that had no rank before.
+  [[nodiscard]] std::string added_hosts(const Placement& before) const {
+    std::vector<std::string> added;
+    for (const NodePlacement& node : placement_.nodes) {
+      const bool known = std::ranges::any_of(before.nodes, [&node](const NodePlacement& other) {
+        return other.host.name == node.host.name;
+      });
+      if (!known) added.push_back(node.host.name);
+    }
+    if (added.empty()) return {};
+    return fmt::format(", with the spare{} {}", plural(added.size()), fmt::join(added, ", "));
   }
 
   /// The recipe, the data or the machine were refused before the first step: all that there is to
@@ -484,6 +535,7 @@ class Job {
   const LaunchOptions& options_;
   Console& console_;
   Interrupts& interrupts_;
+  EventLog events_;
   Machine machine_;
   Allocation allocation_;
   Placement placement_;

@@ -36,6 +36,9 @@ struct LaunchOptions {
   HostRequest request;                             ///< which hosts and how many ranks
   bool cpu_ranks = false;  ///< the recipe asks for the CPU whatever GPUs there are
   Resume resume = {};
+  /// What a step costs on `now` ranks beside `before`, in one line; empty: nothing to say. Called
+  /// at a restart on fewer ranks, for which `files` has found the recipe to fit.
+  std::function<std::string(int before, int now)> price = {};
   /// Fixed name of the run directory; "auto" continues it when it holds a checkpoint. Empty: a new
   /// name.
   std::string run_name = {};
@@ -43,8 +46,9 @@ struct LaunchOptions {
   /// job's end stays what it was.
   std::function<void(const std::filesystem::path& run)> finished = {};
   bool dry_run = false;
-  int max_restarts = 0;  ///< after a failure that another start may cure; refilled by progress
-  int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's
+  bool preflight = false;  ///< look at all hosts first and leave out those that are not usable
+  int max_restarts = 0;    ///< after a failure that another start may cure; refilled by progress
+  int min_ranks = 0;  ///< a restart on fewer hosts keeps at least so many; 0: the first start's
   HangLimit hang_limit = {};
   std::vector<std::string> environment = {};  ///< --env: NAME or NAME=VALUE for the ranks
   Tee tee = {};                               ///< ranks whose output is shown

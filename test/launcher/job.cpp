@@ -39,10 +39,10 @@ double seconds_since(Clock::time_point start) {
 Job::Job(const dstrain::test::TempDir& directory, const std::vector<std::string>& script,
          const JobOptions& options)
     : output_folder_(directory / "runs"), console_(directory / "console") {
-  std::vector<std::string> words = {FAKE_DSTRAIN, "launch",
-                                    "--output",   output_folder_.string(),
-                                    "--ranks",    std::to_string(options.ranks),
-                                    "--resume",   options.resume};
+  std::vector<std::string> words = {options.program, "launch",
+                                    "--output",      output_folder_.string(),
+                                    "--ranks",       std::to_string(options.ranks),
+                                    "--resume",      options.resume};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   words.emplace_back("--");
   if (options.command.empty()) {

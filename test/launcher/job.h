@@ -20,6 +20,7 @@ struct JobOptions {
   bool console_to_pipe_unread = false;      ///< standard output is a pipe without a reader
   std::vector<std::string> arguments = {};  ///< further options of `launch`
   std::vector<std::string> command = {};    ///< of a rank, instead of fake_rank and the script
+  std::string program = FAKE_DSTRAIN;
 };
 
 /// A `fake_dstrain launch` in a process of its own, with its output in a file.

@@ -110,6 +110,30 @@ TEST_CASE("a run that has come to a step keeps its directory, whatever ends it",
   CHECK(job.failure()["root"]["error"] == "bad record");
 }
 
+TEST_CASE("starts and stops of a job are written into its events", "[launcher][job][alone]") {
+  TempDir directory;
+  Job job(directory, {"enter", "3", "step", "exit", "7"},
+          {.ranks = 1, .arguments = {"--max-restarts", "1"}});
+  CHECK(job.wait() == 7);
+  std::ifstream file(job.run_directory() / "events.jsonl");
+  std::vector<nlohmann::json> events;
+  for (std::string line; std::getline(file, line);) events.push_back(nlohmann::json::parse(line));
+  REQUIRE(events.size() == 4);
+  for (const int i : {0, 2}) {
+    CHECK(events.at(i)["kind"] == "launched");
+    CHECK(events.at(i)["start"] == i / 2);
+    CHECK(events.at(i)["hosts"] == 1);
+    CHECK(events.at(i)["ranks"] == 1);
+    const auto& failed = events.at(i + 1);
+    CHECK(failed["kind"] == "failed");
+    CHECK(failed["failure"] == "exit");
+    CHECK(failed["rank"] == 0);
+    CHECK(failed["step"] == 3);
+    CHECK(failed["exit_code"] == 7);
+    CHECK(failed["time"].get<std::string>().size() == 20);
+  }
+}
+
 TEST_CASE(
     "a dead rank ends all others within a second and is named with step, action and last lines",
     "[launcher][job][alone]") {
