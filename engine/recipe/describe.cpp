@@ -412,7 +412,10 @@ void describe(TraceConfig& c, Visitor& v) {
            .max = kMaxWindow});
   v.field("every", c.every, {.text = "From one window to the next; never records one window."});
   v.field("ranks", c.ranks,
-          {.text = "Ranks that record; empty: all of them.", .min = 0, .max = 1 << 20});
+          {.text = "Ranks that record; empty: all of them, and beyond 64 the first rank of every "
+                   "16th host and of each stage of a pipeline.",
+           .min = 0,
+           .max = 1 << 20});
   v.field("detail", c.detail, {.text = "What is recorded."});
   v.field("memory", c.memory, {.text = "Record each allocation, too."});
   v.field("graphs", c.graphs,

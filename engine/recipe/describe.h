@@ -27,6 +27,7 @@ struct Field {
   std::size_t length = 0;              ///< of a list; 0: any
   bool lines = false;                  ///< of text: it may have line ends and tabs
   bool path = false;                   ///< of text: "~/" in front is the home folder
+  bool clock = false;                  ///< of an interval: it may be a time or auto
 };
 
 /// An enumeration, or a list of one, without its type.

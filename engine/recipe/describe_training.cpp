@@ -174,7 +174,8 @@ void describe(RunConfig& c, Visitor& v) {
        .min = 1,
        .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
-  v.section("best", c.best, "The evaluation whose checkpoint is kept, and how long it is waited for.");
+  v.section("best", c.best,
+            "The evaluation whose checkpoint is kept, and how long it is waited for.");
   v.field("output", c.output,
           {.text = "Folder in which each run makes its own folder.", .path = true});
 }
@@ -183,7 +184,12 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field(
       "every", c.every,
       {.text = "How often a checkpoint is saved, and after the last step; when the run is asked "
-               "to stop, always."});
+               "to stop, always. A time is that from one save to the next, and auto chooses one by "
+               "what a save costs and how often so many ranks stop (a minute to an hour); such a "
+               "save is skipped, and said, while the one before is still being written. Saves by "
+               "steps or epochs wait for it.",
+       .source = "auto: Young 1974, doi:10.1145/361147.361115",
+       .clock = true});
   v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
@@ -201,8 +207,10 @@ void describe(BestConfig& c, Visitor& v) {
            .unit = "evaluations",
            .min = 0,
            .max = 1000000});
-  v.field("load", c.load,
-          {.text = "Whoever names the run (export, generate) gets the best checkpoint, not the newest."});
+  v.field(
+      "load", c.load,
+      {.text =
+           "Whoever names the run (export, generate) gets the best checkpoint, not the newest."});
 }
 
 void describe(PhaseConfig& c, Visitor& v) {

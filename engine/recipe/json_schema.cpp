@@ -46,6 +46,10 @@ Json type_of(const Slot& slot, const Field& about) {
       json["type"] = "string";
     } else if constexpr (std::is_same_v<Target, Interval*>) {
       json["oneOf"] = {{{"enum", {"never", "epoch"}}}, {{"type", "integer"}, {"minimum", 1}}};
+      if (about.clock) {
+        json["oneOf"][0]["enum"].push_back("auto");
+        json["oneOf"].push_back({{"type", "string"}, {"pattern", "^[1-9][0-9]*[smh]$"}});
+      }
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       return one_word(target.all);
     } else {
@@ -142,11 +146,10 @@ std::string json_schema() {
   schema["$schema"] = "http://json-schema.org/draft-07/schema#";
   schema["title"] = "dstrain recipe";
   schema.update(JsonSchema().write());
-  schema["properties"][std::string(kVariants)] = {
-      {"description", kVariantsText},
-      {"type", "object"},
-      {"additionalProperties", {{"type", "object"}}},
-      {"default", Json::object()}};
+  schema["properties"][std::string(kVariants)] = {{"description", kVariantsText},
+                                                  {"type", "object"},
+                                                  {"additionalProperties", {{"type", "object"}}},
+                                                  {"default", Json::object()}};
   return schema.dump(2) + "\n";
 }
 

@@ -242,7 +242,7 @@ bool YamlReader::read_value(const std::string& path, const Node& node, const Slo
     } else if constexpr (std::is_same_v<Target, std::string*>) {
       return read_string(path, node, about, *target);
     } else if constexpr (std::is_same_v<Target, Interval*>) {
-      return read_interval(path, node, *target);
+      return read_interval(path, node, about, *target);
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       int value = 0;
       if (!read_choice(path, node, target.all, value)) return false;
@@ -421,16 +421,17 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
   return true;
 }
 
-bool YamlReader::read_interval(const std::string& path, const Node& node, Interval& value) {
+bool YamlReader::read_interval(const std::string& path, const Node& node, const Field& about,
+                               Interval& value) {
   std::string text;
   if (!read_string(path, node, {}, text)) return false;
-  if (const auto interval = interval_from(text)) {
+  if (const auto interval = interval_from(text, about.clock)) {
     value = *interval;
     return true;
   }
   const std::string hint = read_integer(text).hint;
   return refuse(path, node, fmt::format("'{}' is not an interval", shown(text)),
-                hint.empty() ? "write never, epoch or a number of steps from 1" : hint);
+                hint.empty() ? "write " + interval_words(about.clock) : hint);
 }
 
 }  // namespace dstrain

@@ -62,7 +62,8 @@ class YamlReader final : public Visitor {
                    int& value);
   bool read_string(const std::string& path, const Node& node, const Field& about,
                    std::string& value);
-  bool read_interval(const std::string& path, const Node& node, Interval& value);
+  bool read_interval(const std::string& path, const Node& node, const Field& about,
+                     Interval& value);
   bool in_range(const std::string& path, const Node& node, const Field& about, double value);
   /// A scalar that may be a number or a truth value; reports quotes and other kinds of node.
   bool is_unquoted(const std::string& path, const Node& node, const char* wanted);

@@ -31,7 +31,7 @@ std::string type_text(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, std::string*>) {
       return about.path ? "path" : about.names.empty() ? "text" : "one word";
     } else if constexpr (std::is_same_v<Target, Interval*>) {
-      return "never, epoch or a number of steps from 1";
+      return interval_words(about.clock);
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       return "one word";
     } else if constexpr (std::is_same_v<Target, EnumListSlot>) {

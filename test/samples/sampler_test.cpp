@@ -12,6 +12,7 @@
 #include "engine/base/host_memory.h"
 #include "engine/samples/gpu_sample.h"
 #include "engine/samples/process_sample.h"
+#include "engine/samples/share.h"
 #include "test/support/catch.h"
 #include "test/support/files.h"
 #include "test/support/temp_dir.h"
@@ -111,4 +112,45 @@ TEST_CASE("a folder that cannot be written ends the samples and nothing else", "
   const Sampler sampler({.folder = "/proc/no/such", .suffix = "", .interval_s = 0.01});
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK(sampler.summary().cpu_share.count == 0);
+}
+
+TEST_CASE("a rank of thousands writes its line in turn, and rank 0 each time", "[samples][scale]") {
+  for (const int ranks : {1, 8, 256}) {
+    for (int rank = 0; rank < ranks; ++rank) CHECK(writes_line(rank, ranks, 5));
+  }
+  constexpr int kRanks = 8192;
+  for (const std::int64_t timed : {0, 7, 511, 512, 100'003}) {
+    int writers = 0;
+    for (int rank = 1; rank < kRanks; ++rank) writers += writes_line(rank, kRanks, timed) ? 1 : 0;
+    CHECK((writers == 15 || writers == 16));  // one of them may be rank 0
+    CHECK(writes_line(0, kRanks, timed));
+  }
+  int lines = 0;
+  for (std::int64_t timed = 0; timed < 1024; ++timed) lines += writes_line(4711, kRanks, timed);
+  CHECK(lines == 2);
+}
+
+TEST_CASE("a trace of thousands of ranks is that of some hosts and of each stage",
+          "[samples][scale]") {
+  for (int rank = 0; rank < 64; ++rank) CHECK(records_trace(rank, 64, 8, false));
+  int recorded = 0;
+  for (int rank = 0; rank < 8192; ++rank) recorded += records_trace(rank, 8192, 8, false);
+  CHECK(recorded == 64);
+  CHECK(records_trace(4096 + 8, 8192, 8, true));
+  CHECK_FALSE(records_trace(4096 + 8, 8192, 8, false));
+}
+
+TEST_CASE("a thousand hosts write as much of themselves as three", "[samples][scale]") {
+  const auto looks_a_second = [](int hosts) {
+    return 1 / look_interval(1, true, hosts) + (hosts - 1) / look_interval(1, false, hosts);
+  };
+  CHECK(looks_a_second(1) == 1);
+  CHECK(looks_a_second(2) == 2);
+  CHECK(looks_a_second(1024) < 3);
+  // Bytes of a day with 8 GPUs a host: two lines a look and GPU, one of processes.
+  constexpr double kBytesOfLook = 8 * (70 + 100) + 60;
+  constexpr double kDay = 86'400;
+  CHECK(looks_a_second(1024) * kBytesOfLook * kDay < 0.4e9);
+  // Lines of ranks with a step of 0.6 s, of which every fourth is timed: 17 of 700 bytes each.
+  CHECK(17 * 700 * kDay / (4 * 0.6) < 0.5e9);
 }

@@ -25,8 +25,10 @@ namespace {
 
 constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
 constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
-constexpr std::int64_t kTraceSteps = kStopVotes + 1;
-constexpr std::int64_t kNumSums = kTraceSteps + 1;
+/// What rank 0 asks for: steps to trace, and kSaveRequest more for a checkpoint.
+constexpr std::int64_t kRequests = kStopVotes + 1;
+constexpr int kSaveRequest = 1 << 16;
+constexpr std::int64_t kNumSums = kRequests + 1;
 static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
 
@@ -280,7 +282,8 @@ StepOutcome Executor::take_outcome() {
           .tolerated_steps = control[optimizer::kToleratedSteps],
           .skipped = control[optimizer::kSkip] != 0,
           .stop = sums[kStopVotes] > 0,
-          .trace_steps = static_cast<int>(sums[kTraceSteps]),
+          .trace_steps = static_cast<int>(sums[kRequests]) % kSaveRequest,
+          .save = sums[kRequests] >= kSaveRequest,
           .times = timer_.take(pending.step)};
 }
 
@@ -530,8 +533,8 @@ void Executor::norm(const work::Norm& norm, const StepInputs& inputs) {
                            1.0 / square.holders, sums_);
   }
   if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
-  if (inputs.requests.trace_steps > 0)
-    sums_.select(0, kTraceSteps).fill_(inputs.requests.trace_steps);
+  const int requests = inputs.requests.trace_steps + (inputs.requests.save ? kSaveRequest : 0);
+  if (requests > 0) sums_.select(0, kRequests).fill_(requests);
   const Stream& compute = lane(Lane::compute);
   timer_.begin_action(Lane::compute, compute);
   communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);

@@ -51,7 +51,8 @@ struct StepOutcome {
   double tolerated_steps = 0;        ///< that the hysteresis of the loss scale has taken up
   bool skipped = false;              ///< a gradient was not finite
   bool stop = false;                 ///< some rank was asked to stop
-  int trace_steps = 0;               ///< that some rank was asked to trace from now on
+  int trace_steps = 0;               ///< that rank 0 was asked to trace from now on
+  bool save = false;                 ///< rank 0 wants a checkpoint by the clock
   std::optional<StepTimes> times{};  ///< of this rank, where the step was timed
 };
 
@@ -79,7 +80,9 @@ class StepObserver {
 /// What a rank was asked for from outside; all ranks learn of it by the step's sums.
 struct StepRequests {
   bool stop = false;
-  int trace_steps = 0;  ///< one rank alone may ask
+  // Rank 0 alone may ask for these.
+  int trace_steps = 0;  ///< from 1 to trace::kMaxTraceSteps
+  bool save = false;
 };
 
 struct StepInputs {

@@ -17,7 +17,9 @@
 #include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "engine/base/words.h"
+#include "engine/mesh/mesh.h"
 #include "engine/program/actions_json.h"
+#include "engine/samples/share.h"
 
 namespace dstrain {
 namespace {
@@ -62,6 +64,9 @@ class KinetoFiles {
   std::filesystem::path source_;
 };
 
+/// All axes but that of stages.
+constexpr Axes kWithinStage = {Axis::data, Axis::shard, Axis::expert, Axis::sequence, Axis::tensor};
+
 /// The note about the files.
 std::string write_files(profiler::ProfilerResult& result, const trace::Recording& recording,
                         const std::filesystem::path& actions_file,
@@ -105,7 +110,15 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
       notes_.push_back(fmt::format("warning: trace.ranks names rank {} of a run of {} rank{}", rank,
                                    world.size, plural(world.size)));
   }
-  records_ = ranks.empty() || std::ranges::find(ranks, world.rank) != ranks.end();
+  const Mesh& mesh = session.strategy().mesh;
+  const auto records = [&](int rank) {
+    const bool first_of_stage = mesh.coordinate(rank, kWithinStage) == 0;
+    return ranks.empty() ? records_trace(rank, world.size, world.local_size, first_of_stage)
+                         : std::ranges::find(ranks, rank) != ranks.end();
+  };
+  records_ = records(world.rank);
+  int recording = 0;
+  for (int rank = 0; rank < world.size; ++rank) recording += records(rank) ? 1 : 0;
   if (every_ > 0) every_ = std::max<std::int64_t>(every_, config.warmup + config.steps);
   if (config.steps == 0 || !records_) return;
   const Place window = *place(first_step_);
@@ -124,6 +137,11 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
       window.warmup > first_step_ ? "; the steps before make handles, plans and buffers "
                                     "(trace.first: 2 records the second step)"
                                   : ""));
+  if (ranks.empty() && recording < world.size)
+    notes_.push_back(
+        fmt::format("trace: {} of {} ranks record, of some hosts and of each stage; "
+                    "trace.ranks names others",
+                    recording, world.size));
 }
 
 TraceWindow::~TraceWindow() {

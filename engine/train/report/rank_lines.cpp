@@ -10,6 +10,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/metrics/metrics.h"
+#include "engine/samples/share.h"
 
 namespace dstrain {
 namespace {
@@ -19,8 +20,8 @@ constexpr int kMaxFailures = 3;
 }  // namespace
 
 RankLines::RankLines(const std::filesystem::path& path, std::int64_t resumed_step,
-                     const DeviceFacts& device, const Communicators& communicators)
-    : device_(device), communicators_(communicators) {
+                     const World& world, const Communicators& communicators)
+    : world_(world), communicators_(communicators) {
   try {
     truncate_metrics(path, resumed_step);
     file_.open(path);
@@ -32,6 +33,7 @@ RankLines::RankLines(const std::filesystem::path& path, std::int64_t resumed_ste
 
 void RankLines::step(const StepOutcome& outcome, const HostTimes& host, bool traced) {
   if (!outcome.times || failed_writes_ >= kMaxFailures) return;
+  if (!writes_line(world_.rank, world_.size, timed_++)) return;
   try {
     file_.append(line(outcome, host, traced));
   } catch (const std::exception& error) {
@@ -66,7 +68,7 @@ std::string RankLines::line(const StepOutcome& outcome, const HostTimes& host, b
     if (seconds > 0) json["lane_s"][lane_name(static_cast<Lane>(lane))] = seconds;
   }
   json["exposed_comm_s"] = times.exposed_comm_s;
-  const MemoryFigures memory = allocator_figures(device_.device);
+  const MemoryFigures memory = allocator_figures(world_.device.device);
   json["allocated"] = memory.allocated;
   json["reserved"] = memory.reserved;
   json["peak"] = memory.allocated_peak;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/base/append_file.h"
-#include "engine/device/device.h"
 #include "engine/train/execute/executor.h"
+#include "engine/train/session/world.h"
 
 namespace dstrain {
 
@@ -23,10 +23,11 @@ struct HostTimes {
 class RankLines {
  public:
   /// Lines beyond `resumed_step` are dropped. Keeps the references.
-  RankLines(const std::filesystem::path& path, std::int64_t resumed_step, const DeviceFacts& device,
+  RankLines(const std::filesystem::path& path, std::int64_t resumed_step, const World& world,
             const Communicators& communicators);
 
-  /// Writes nothing where the step was not timed.
+  /// Writes nothing where the step was not timed, nor where it is not this rank's turn
+  /// (engine/samples/share.h).
   void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
 
  private:
@@ -34,7 +35,8 @@ class RankLines {
 
   AppendFile file_;
   int failed_writes_ = 0;
-  const DeviceFacts& device_;
+  std::int64_t timed_ = 0;  ///< steps
+  const World& world_;
   const Communicators& communicators_;
   /// Calls and bytes so far, by name: a line has what came since the line before.
   std::map<std::string, std::pair<std::int64_t, Bytes>> called_;

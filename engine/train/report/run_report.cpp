@@ -137,10 +137,11 @@ void RunReport::announce(Begin how) {
     progress_.note(fmt::format("resumed at step {}", first_step_));
     for (const std::string& change : changes_) progress_.note(change);
     if (recipe.metrics.wandb != WandbMode::never)
-      progress_.note(fmt::format(
-          "Weights & Biases: the run goes on there under its id; `wandb beta sync {}` sends its parts "
-          "in their order",
-          directory_.wandb().string()));
+      progress_.note(
+          fmt::format("Weights & Biases: the run goes on there under its id; `wandb beta sync {}` "
+                      "sends its parts "
+                      "in their order",
+                      directory_.wandb().string()));
   }
   if (first_step_ >= session_.total_steps()) {
     progress_.note(fmt::format(
@@ -323,15 +324,25 @@ double RunReport::epoch_of(std::int64_t step) const {
   return static_cast<double>(step) / static_cast<double>(session_.steps_per_epoch());
 }
 
-void RunReport::checkpoint(const SaveResult& result, std::int64_t steps) {
+void RunReport::skipped_checkpoint(std::int64_t steps, std::int64_t running, double interval_s) {
+  progress_.note(
+      fmt::format("warning: no checkpoint after step {}: that of step {} is still being written, "
+                  "and another is "
+                  "due every {} (run.checkpoint.every)",
+                  steps, running, format_duration(interval_s)));
+  metrics_.event("checkpoint_skipped", steps, {{"running", fmt::to_string(running)}});
+}
+
+void RunReport::checkpoint(const SaveResult& result, std::int64_t steps, double stall_s) {
+  const std::string stall = fmt::format("{:.3f}", stall_s);
   if (result.ok) {
     progress_.note(fmt::format("checkpoint {} ({} in {})", result.path.string(),
                                format_bytes(result.bytes), format_duration(result.seconds)));
     metrics_.event("checkpoint_saved", parse_checkpoint_name(result.path).value_or(steps),
-                   {{"path", result.path.string()}});
+                   {{"path", result.path.string()}, {"stall_s", stall}});
   } else {
     progress_.note(fmt::format("warning: checkpoint failed: {}", result.error));
-    metrics_.event("checkpoint_failed", steps, {{"error", result.error}});
+    metrics_.event("checkpoint_failed", steps, {{"error", result.error}, {"stall_s", stall}});
   }
 }
 
@@ -448,7 +459,8 @@ void RunReport::report_samples(const SampleSummary& samples) {
       fmt::format("memory of the ranks of this host: peak {:.0f} MiB, mean {:.0f}, min {:.0f}",
                   samples.resident_mib.max, samples.resident_mib.mean, samples.resident_mib.min);
   // A run that ends before the second look has no time in which its CPU could be measured.
-  if (samples.cpu_share.count > 0) text += fmt::format("; CPU mean {:.0f} %", samples.cpu_share.mean);
+  if (samples.cpu_share.count > 0)
+    text += fmt::format("; CPU mean {:.0f} %", samples.cpu_share.mean);
   progress_.note(text);
 }
 

@@ -47,8 +47,10 @@ class RunReport {
   void end_evaluation(const std::vector<GeneratedAnswer>& answers, const AnswerFigures& means);
   /// Writes confusion.csv and classes.csv into the run's folder, where the evaluation counted.
   void confusion(const EvaluationTotals& totals);
-  /// `steps`: done by now.
-  void checkpoint(const SaveResult& result, std::int64_t steps);
+  /// `steps`: done by now; `stall_s`: that training has waited for it.
+  void checkpoint(const SaveResult& result, std::int64_t steps, double stall_s);
+  /// The save that was due after `steps` is left out, since that of step `running` still runs.
+  void skipped_checkpoint(std::int64_t steps, std::int64_t running, double interval_s);
   /// `host_s`: what the host works for one step; 0: not measured.
   void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
 
@@ -82,16 +84,16 @@ class RunReport {
   std::optional<double> first_step_s_;
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
-  double useful_flops_ = 0;  ///< of this rank's step
-  MemoryFigures memory_;  ///< of the allocator, read now and then
+  double useful_flops_ = 0;                             ///< of this rank's step
+  MemoryFigures memory_;                                ///< of the allocator, read now and then
   std::optional<EvaluationTotals> evaluation_;          ///< the last
   std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;
   EvaluationMetrics evaluation_metrics_;  ///< the same, until its answers are there
   std::string answers_;                   ///< of the last, in words: "exact match 62.50%, ..."
-  std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
-  StepTimes times_;               ///< sums over the timed ones of them
-  double data_wait_s_ = 0;        ///< sum over them
+  std::vector<double> steady_s_;          ///< times of steps behind the first ones, untraced
+  StepTimes times_;                       ///< sums over the timed ones of them
+  double data_wait_s_ = 0;                ///< sum over them
   std::int64_t timed_ = 0;
   double timed_s_ = 0;  ///< sum of their times
 };

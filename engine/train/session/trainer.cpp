@@ -13,6 +13,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
+#include "engine/samples/share.h"
 #include "engine/trace/request.h"
 #include "engine/train/measure/device_machine.h"
 #include "engine/train/session/learning_rate.h"
@@ -63,6 +64,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
       place_(std::move(place)),
       base_(hash_base(world, recipe_, place_)),
       session_(loaded.recipe, world, record, &preparation_, phase),
+      save_clock_(recipe_.run.checkpoint.every, world.size, Clock::now()),
       best_(recipe_.run.best) {
   first_step_ = session_.first_step();
   // The phase before left cached memory, in other sizes.
@@ -78,8 +80,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
   if (place_.resume) restore();
   if (world.rank == 0) open_report(start);
   place_.resume.reset();
-  lines_ = std::make_unique<RankLines>(place_.directory.rank_lines(world.rank), first_step_,
-                                       world.device, session_.communicators());
+  lines_ = std::make_unique<RankLines>(place_.directory.rank_lines(world.rank), first_step_, world,
+                                       session_.communicators());
   start_samples();
   const std::string& output = recipe_.trace.output;
   trace_ = std::make_unique<TraceWindow>(
@@ -90,10 +92,11 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
 
 void Trainer::start_samples() {
   if (world_.local_rank != 0 || recipe_.metrics.sample_s == 0) return;
-  sampler_ =
-      std::make_unique<Sampler>(SamplerOptions{.folder = place_.directory.root(),
-                                               .suffix = world_.rank == 0 ? "" : "-" + host_name(),
-                                               .interval_s = recipe_.metrics.sample_s});
+  sampler_ = std::make_unique<Sampler>(
+      SamplerOptions{.folder = place_.directory.root(),
+                     .suffix = world_.rank == 0 ? "" : "-" + host_name(),
+                     .interval_s = look_interval(recipe_.metrics.sample_s, world_.rank == 0,
+                                                 world_.size / world_.local_size)});
 }
 
 /// Beside the report, the files that say what this run is.
@@ -171,6 +174,10 @@ void Trainer::run() {
   const auto due = [&](std::int64_t every, std::int64_t step) {
     return every > 0 && (step % every == 0 || step == total);
   };
+  const bool saves = !recipe_.run.checkpoint.every.is_never();
+  save_clock_.restart(Clock::now());
+  if (const std::string reason = save_clock_.reason(); report_ && !reason.empty())
+    report_->note(reason);
   reset_peak_memory(world_.device.device);
   session_.seek(first_step_);
   record_.enter_section(RankSection::step);
@@ -190,7 +197,7 @@ void Trainer::run() {
     if (step == first_step_ + 1) drain();
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
-    save_due = save_due || due(save_every, step);
+    save_due = save_due || due(save_every, step) || step == save_at_;
     if (save_due || due(evaluate_every, step)) {
       drain();
       if (due(evaluate_every, step) && !stop_) evaluate();
@@ -205,9 +212,10 @@ void Trainer::run() {
   drain();
   finish_trace();
   if (gave_up_ && report_)
-    report_->note(fmt::format("stopped at step {}: {} evaluations without a gain (run.best.patience)",
-                              session_.next_step(), best_.without_gain()));
-  if (stop_ || save_every > 0 || goes_on()) save();
+    report_->note(
+        fmt::format("stopped at step {}: {} evaluations without a gain (run.best.patience)",
+                    session_.next_step(), best_.without_gain()));
+  if (stop_ || saves || goes_on()) save();
   wait_for_saves();
   require_saved();
   session_.executor().finish_updates();
@@ -224,7 +232,8 @@ void Trainer::enqueue() {
   const auto begin = Clock::now();
   const double waited_s = session_.waited_for_data_s();
   const bool traced = trace_->observes(session_.next_step());
-  session_.enqueue_step({.stop = stop_requested(), .trace_steps = trace_requested()});
+  session_.enqueue_step(
+      {.stop = stop_requested(), .trace_steps = trace_requested(), .save = save_requested()});
   const double data_wait_s = session_.waited_for_data_s() - waited_s;
   enqueued_.push_back(
       {.host = {.data_wait_s = data_wait_s, .work_s = seconds_since(begin) - data_wait_s},
@@ -236,6 +245,15 @@ int Trainer::trace_requested() {
   if (world_.rank != 0 || Clock::now() < next_look_) return 0;
   next_look_ = Clock::now() + std::chrono::seconds(1);
   return trace::take_request(place_.directory.root());
+}
+
+bool Trainer::save_requested() {
+  const auto now = Clock::now();
+  if (world_.rank != 0 || !save_clock_.is_due(now)) return false;
+  save_clock_.restart(now);
+  if (!saver_->busy()) return true;
+  report_->skipped_checkpoint(session_.next_step(), saved_step_, save_clock_.interval_s());
+  return false;
 }
 
 void Trainer::enqueue_timed() {
@@ -266,6 +284,7 @@ void Trainer::handle(const StepOutcome& outcome) {
   stop_ = stop_ || outcome.stop;
   // When outcomes are handled two steps may have been enqueued on one rank, one on another.
   if (outcome.trace_steps > 0) trace_->request(outcome.trace_steps, outcome.step + 2);
+  if (outcome.save) save_at_ = outcome.step + 2;
   const Enqueued enqueued = enqueued_.front();
   enqueued_.pop_front();
   lines_->step(outcome, enqueued.host, enqueued.traced);
@@ -352,6 +371,7 @@ void Trainer::save() {
   if (step == saved_step_) return;
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(step, "checkpoint");
+  const auto begin = Clock::now();
   session_.executor().finish_updates();  // one that has failed leaves half a state
   saver_->wait_until_read();             // copies for two saves at once would be too many
   CheckpointPart part = session_.states().snapshot(session_.room_for_copies(world_));
@@ -372,6 +392,7 @@ void Trainer::save() {
                 std::move(part), /*prune=*/skipped_.length() == 0);
   if (live) saver_->wait_until_read();  // the next step would change what is read
   saved_step_ = step;
+  stall_s_ += seconds_since(begin);
   if (!recipe_.run.checkpoint.asynchronous) wait_for_saves();
 }
 
@@ -383,8 +404,15 @@ void Trainer::wait_for_saves() {
 }
 
 void Trainer::report_saves(bool wait) {
-  while (const auto result = wait ? saver_->wait() : saver_->poll()) {
-    if (report_) report_->checkpoint(*result, last_.step + 1);
+  const auto next = [&] {
+    const auto begin = Clock::now();
+    auto result = wait ? saver_->wait() : saver_->poll();
+    if (wait) stall_s_ += seconds_since(begin);
+    return result;
+  };
+  while (const auto result = next()) {
+    if (report_) report_->checkpoint(*result, last_.step + 1, stall_s_);
+    save_clock_.add_stall(std::exchange(stall_s_, 0));
     failed_save_ = result->ok ? std::nullopt : result;
     if (result->ok) saved_ = result->path;
   }
@@ -393,7 +421,7 @@ void Trainer::report_saves(bool wait) {
 RunPlace Trainer::next_place() const {
   return {.directory = place_.directory,
           .attempt = place_.attempt,
-          .resume = CheckpointReader::open(saved_, /*verify=*/false),
+          .resume = CheckpointReader::open_manifest(saved_),
           .checkpoint = saved_,
           .resumes_here = true,
           .new_phase = true};

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/checkpoint/best_checkpoint.h"
+#include "engine/checkpoint/save_clock.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/samples/sampler.h"
@@ -52,6 +53,8 @@ class Trainer {
   void enqueue();
   /// Steps that this rank was asked to trace.
   [[nodiscard]] int trace_requested();
+  /// Rank 0: whether the clock asks for a checkpoint. Says when one is skipped.
+  [[nodiscard]] bool save_requested();
   /// How long the host needs for a step: with nothing queued before it, so that no call waits for
   /// the device to take work.
   void enqueue_timed();
@@ -81,14 +84,17 @@ class Trainer {
   std::optional<RunReport> report_;  ///< of rank 0
   std::unique_ptr<CheckpointSaver> saver_;
   std::int64_t first_step_ = 0;
+  SaveClock save_clock_;
+  std::int64_t save_at_ = -1;  ///< steps done when the save that rank 0 asked for is due
+  double stall_s_ = 0;         ///< that training has waited for saves since the last was reported
   std::int64_t saved_step_ = -1;
   std::filesystem::path saved_;  ///< the newest checkpoint; of `saved_step_` when no save runs
   std::optional<SaveResult> failed_save_;  ///< the newest, if it has failed
   SkipStreak skipped_;                     ///< up to `last_`
   bool stop_ = false;
   BestRecord best_;
-  bool gained_ = false;    ///< the last evaluation was the best: it is to be saved
-  bool gave_up_ = false;   ///< too many evaluations without a gain
+  bool gained_ = false;   ///< the last evaluation was the best: it is to be saved
+  bool gave_up_ = false;  ///< too many evaluations without a gain
   StepOutcome last_;
   double host_s_ = 0;  ///< work of the host in one step, without waiting for data
   std::unique_ptr<RankLines> lines_;
