@@ -95,7 +95,7 @@ Command add_data_tokenize(CLI::App& root) {
       "Token ids of text, line by line: what a model sees. Each line of output is a JSON list.\n"
       "Example: echo 'How many eggs?' | dstrain data tokenize --tokenizer Qwen2.5-3B");
   app->add_option("--tokenizer", options->tokenizer,
-                  "tokenizer.json, or the model's folder that holds it (byte-level BPE).")
+                  "tokenizer.json, or the model's folder that holds it (BPE).")
       ->required();
   app->add_option("--input", options->input, "File of lines. Default: standard input.")
       ->check(input_file());

@@ -1,7 +1,9 @@
 """dstrain's tokenizer against the `tokenizers` package: the same ids for every text and the same text for every list of
 ids, for tokenizers like BLOOM's and Qwen2.5's and for odd ones.
 
-usage: tokenizer_equality.py TOKENIZER_PROBE DSTRAIN; exit code 77 where tokenizers is not installed."""
+usage: tokenizer_equality.py TOKENIZER_PROBE DSTRAIN [LINES [TOKENIZER.json...]]; exit code 77 where tokenizers is not
+installed. With LINES: so many lines, and no others, for each of the families that tokenizer_families.py makes, and for the
+files."""
 
 import json
 import os
@@ -19,13 +21,15 @@ except ImportError as error:
     print(f"skipped: this python has no tokenizers ({error}); scripts/test installs it")
     sys.exit(77)
 
+from tokenizer_families import families
 from tokenizer_samples import (BLOOM_PATTERN, BLOOM_SPECIAL, QWEN_ADDED, QWEN_PATTERN, QWEN_SPECIAL, Samples, every_character, train,
                                with_old_merges)
 
 LINES = 100_000  # of hostile text for each of the two main tokenizers; long lines and single characters come on top
 ODD_LINES = 2_000
+FAMILY_LINES = 500
 FEW_LINES = 10_000  # are also decoded without their special tokens
-PROBE, DSTRAIN = sys.argv[1:]
+PROBE, DSTRAIN, *MORE = sys.argv[1:]
 
 
 class Run:
@@ -199,10 +203,23 @@ def template(file):
                        "special_tokens": {"<go>": special}}]})
 
 
+def check_families(texts, number, files):
+    """Tokenizers as families have them, and files as they were published."""
+    made = {name: tokenizer.to_str() for name, tokenizer in families(texts).items()}
+    for seed, (name, file) in enumerate((made | {path: Path(path).read_text() for path in files}).items(), 30):
+        special = [token["content"] for token in json.loads(file)["added_tokens"]]
+        samples = Samples(seed, special[:40] + ["<0x41>", "\u2581", " \u2581 "])
+        lines = [samples.line() for _ in range(number)]
+        check(name, file, lines + ([*samples.long_lines()] + list(every_character(without={0x1171e})) if MORE else []))
+
+
 def main():
     begin = time.monotonic()
     texts = Samples(1, QWEN_SPECIAL + BLOOM_SPECIAL)
     texts = [texts.line() for _ in range(6000)]
+    if MORE:
+        return check_families(texts, int(MORE[0]), MORE[1:])
+    check_families(texts, FAMILY_LINES, [])
     files = {"bloom": train("bloom", 3000, texts).to_str(), "qwen": train("qwen", 3000, texts).to_str()}
     specials = {"bloom": BLOOM_SPECIAL, "qwen": QWEN_SPECIAL + QWEN_ADDED}
     characters = list(every_character())

@@ -52,17 +52,18 @@ TEST_CASE("a tokenizer.json that asks for too much is refused by name", "[tokeni
     spoil(file);
     return opening(file.dump());
   };
-  CHECK(
-      spoiled([](Json& f) { f["added_tokens"] = {{{"content", std::string(60'000'000, 'a')}}}; }) ==
-      "tokenizer.json: added_tokens[0].content: 60000000 bytes, an added token has at most 1024");
+  CHECK(spoiled([](Json& f) {
+          f["added_tokens"] = {{{"content", std::string(60'000'000, 'a')}}};
+        }) ==
+        "tokenizer.json: added_tokens[0].content: 60000000 bytes, an added token has at most 1024");
   CHECK(spoiled([](Json& f) {
           f["pre_tokenizer"] = split_by(std::string(100'000, 'a'));
         }).starts_with("tokenizer.json: pre_tokenizer.pretokenizers[0].pattern: a pattern of "));
-  CHECK(spoiled([](Json& f) {
-          f["pre_tokenizer"] = split_by("a");
-          f["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {
-              {"String", std::string(70'000, 'a')}};
-        }).ends_with(" bytes, more than 65536"));
+  CHECK(
+      spoiled([](Json& f) {
+        f["pre_tokenizer"] = split_by("a");
+        f["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", std::string(70'000, 'a')}};
+      }).ends_with(" bytes, more than 65536"));
   const auto with_template = [&](const Json& single, const Json& ids) {
     return spoiled([&](Json& f) {
       f["post_processor"] = {{"type", "TemplateProcessing"},
@@ -82,6 +83,25 @@ TEST_CASE("a tokenizer.json that asks for too much is refused by name", "[tokeni
   CHECK(spoiled([](Json& f) {
           f["model"]["merges"] = {std::string(10'000'000, 'a')};
         }).starts_with("tokenizer.json: model.merges[0]: 'aaa"));
+}
+
+TEST_CASE("steps that let a text grow and grow are ended", "[tokenizer][hostile]") {
+  const Json grow = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}};
+  Json file = tokenizer_file({});
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(16, grow)}};
+  CHECK(error_of([&] {
+          (void)Tokenizer::parse(file.dump(), "", "tokenizer.json")->encode("aa");
+        }).starts_with("tokenizer.json: normalizer: makes "));
+  file["normalizer"] = nullptr;
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", std::vector<Json>(16, grow)}};
+  const std::vector<std::int32_t> ids = {'a', 'a'};
+  CHECK(error_of([&] {
+          (void)Tokenizer::parse(file.dump(), "", "tokenizer.json")->decode(ids);
+        }).starts_with("tokenizer.json: decoder: makes "));
+  file["decoder"]["decoders"][0]["content"] = std::string(65, 'a');
+  CHECK(opening(file.dump()) ==
+        "tokenizer.json: decoder.decoders[0].content: 65 bytes, more than 64");
 }
 
 struct HostilePattern {

@@ -41,15 +41,27 @@ std::vector<Case> cases() {
       {"model is no object", [](Json& f) { f["model"] = 3; }},
       {"another model", [](Json& f) { f["model"]["type"] = "WordPiece"; }},
       {"no vocabulary", [](Json& f) { f["model"].erase("vocab"); }},
-      {"a vocabulary that is a list", [](Json& f) { f["model"]["vocab"] = {"a", "b"}; }},
+      {"a vocabulary that is a list",
+       [](Json& f) {
+         f["model"]["vocab"] = {"a", "b"};
+       }},
       {"an id that is no number", [](Json& f) { f["model"]["vocab"]["a"] = "1"; }},
       {"a negative id", [](Json& f) { f["model"]["vocab"]["a"] = -1; }},
       {"an enormous id", [](Json& f) { f["model"]["vocab"]["a"] = 4000000000u; }},
       {"an id twice", [](Json& f) { f["model"]["vocab"]["a"] = 98; }},
       {"no merges", [](Json& f) { f["model"].erase("merges"); }},
-      {"a merge of an unknown token", [](Json& f) { f["model"]["merges"].push_back({"a", "zz"}); }},
-      {"a merge to an unknown token", [](Json& f) { f["model"]["merges"].push_back({"b", "a"}); }},
-      {"a merge of three", [](Json& f) { f["model"]["merges"].push_back({"a", "b", "c"}); }},
+      {"a merge of an unknown token",
+       [](Json& f) {
+         f["model"]["merges"].push_back({"a", "zz"});
+       }},
+      {"a merge to an unknown token",
+       [](Json& f) {
+         f["model"]["merges"].push_back({"b", "a"});
+       }},
+      {"a merge of three",
+       [](Json& f) {
+         f["model"]["merges"].push_back({"a", "b", "c"});
+       }},
       {"a merge without a space", [](Json& f) { f["model"]["merges"] = {"ab"}; }},
       {"a merge that is a number", [](Json& f) { f["model"]["merges"].push_back(1); }},
       {"dropout", [](Json& f) { f["model"]["dropout"] = 0.1; }},
@@ -61,17 +73,54 @@ std::vector<Case> cases() {
          f["model"]["vocab"].erase("x");
          f["model"]["unk_token"] = "<unk>";
        }},
-      {"another normalizer", [](Json& f) { f["normalizer"] = {{"type", "Lowercase"}}; }},
+      {"another normalizer",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Lowercase"}};
+       }},
       {"another normalizer in a sequence",
        [](Json& f) {
          f["normalizer"] = {{"type", "Sequence"},
                             {"normalizers", {{{"type", "NFC"}}, {{"type", "NFKC"}}}}};
        }},
-      {"no pre-tokenizer", [](Json& f) { f["pre_tokenizer"] = nullptr; }},
-      {"another pre-tokenizer", [](Json& f) { f["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
-      {"a pre-tokenizer without bytes",
+      {"a normalizer that replaces by a regular expression",
        [](Json& f) {
-         f["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array()}};
+         f["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}};
+       }},
+      {"a normalizer that replaces nothing",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "b"}};
+       }},
+      {"another pre-tokenizer",
+       [](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Whitespace"}};
+       }},
+      {"a Metaspace without its character",
+       [](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Metaspace"}};
+       }},
+      {"a Metaspace of two characters",
+       [](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "__"}};
+       }},
+      {"a Metaspace of another scheme",
+       [](Json& f) {
+         f["pre_tokenizer"] = {
+             {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+       }},
+      {"a Metaspace that says two things",
+       [](Json& f) {
+         f["pre_tokenizer"] = {
+             {"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", false}};
+       }},
+      {"two Metaspaces",
+       [](Json& f) {
+         const Json metaspace = {{"type", "Metaspace"}, {"replacement", "_"}};
+         f["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {metaspace, metaspace}}};
+       }},
+      {"characters and an unknown token that is none",
+       [](Json& f) {
+         f["pre_tokenizer"] = nullptr;
+         f["model"]["unk_token"] = "<unk>";
        }},
       {"a split after the bytes",
        [](Json& f) {
@@ -79,19 +128,37 @@ std::vector<Case> cases() {
          std::swap(f["pre_tokenizer"]["pretokenizers"][0], f["pre_tokenizer"]["pretokenizers"][1]);
        }},
       {"another behavior", [](Json& f) { f["pre_tokenizer"] = split_by("a", "Deleted"); }},
-      {"another decoder", [](Json& f) { f["decoder"] = {{"type", "WordPiece"}}; }},
+      {"another decoder",
+       [](Json& f) {
+         f["decoder"] = {{"type", "WordPiece"}};
+       }},
+      {"a decoder that strips two characters",
+       [](Json& f) {
+         f["decoder"] = {{"type", "Strip"}, {"content", "ab"}, {"start", 1}, {"stop", 0}};
+       }},
+      {"a decoder that strips without end",
+       [](Json& f) {
+         f["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", -1}, {"stop", 0}};
+       }},
       {"no decoder", [](Json& f) { f["decoder"] = nullptr; }},
       {"another post-processor",
-       [](Json& f) { f["post_processor"] = {{"type", "BertProcessing"}}; }},
+       [](Json& f) {
+         f["post_processor"] = {{"type", "BertProcessing"}};
+       }},
       {"a template of an unknown token",
        [](Json& f) {
          f["post_processor"] = {{"type", "TemplateProcessing"},
                                 {"single", {{{"SpecialToken", {{"id", "<s>"}}}}}},
                                 {"special_tokens", Json::object()}};
        }},
-      {"an added token without content", [](Json& f) { f["added_tokens"] = {{{"id", 1}}}; }},
+      {"an added token without content",
+       [](Json& f) {
+         f["added_tokens"] = {{{"id", 1}}};
+       }},
       {"an added token with a flag that is none",
-       [](Json& f) { f["added_tokens"] = {{{"content", "<s>"}, {"lstrip", "yes"}}}; }},
+       [](Json& f) {
+         f["added_tokens"] = {{{"content", "<s>"}, {"lstrip", "yes"}}};
+       }},
       {"two added tokens that normalise to the same",
        [](Json& f) {
          f["normalizer"] = {{"type", "NFC"}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
@@ -27,10 +28,16 @@ std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
 
 }  // namespace
 
-Bpe::Bpe(const TokenizerJson& file, const TokenTable& vocab, const std::string& path) {
+Bpe::Bpe(const TokenizerJson& file, const TokenTable& vocab, bool byte_level,
+         const std::string& path)
+    : byte_level_(byte_level) {
   const nlohmann::json& model = file.rest.at("model");
   read_options(model, vocab, path);
-  read_symbols(model, vocab, path);
+  if (byte_level) {
+    read_bytes(model, vocab, path);
+  } else {
+    read_characters(model, vocab, path);
+  }
   read_merges(file, vocab, path);
   if (whole_words_first_) read_whole_words(vocab);
 }
@@ -43,10 +50,9 @@ void Bpe::read_options(const nlohmann::json& model, const TokenTable& vocab,
     fields.refuse("dropout", "null, since dropout on merges is not supported");
   }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!fields.text(affix, "").empty())
-      fields.refuse(affix, "null or \"\", as byte-level BPE has it");
+    if (!fields.text(affix, "").empty()) fields.refuse(affix, "null or \"\", which is supported");
   }
-  if (fields.flag("byte_fallback", false))
+  if (byte_level_ && fields.flag("byte_fallback", false))
     fields.refuse("byte_fallback", "false, as byte-level BPE has it");
   fuse_unknown_ = fields.flag("fuse_unk", false);
   whole_words_first_ = fields.flag("ignore_merges", false);
@@ -56,8 +62,8 @@ void Bpe::read_options(const nlohmann::json& model, const TokenTable& vocab,
   }
 }
 
-void Bpe::read_symbols(const nlohmann::json& model, const TokenTable& vocab,
-                       const std::string& path) {
+void Bpe::read_bytes(const nlohmann::json& model, const TokenTable& vocab,
+                     const std::string& path) {
   const bool names_unknown = model.contains("unk_token") && !model.at("unk_token").is_null();
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string token;
@@ -72,6 +78,24 @@ void Bpe::read_symbols(const nlohmann::json& model, const TokenTable& vocab,
           "expected a byte-level vocabulary, which holds all 256 bytes");
     }
   }
+}
+
+void Bpe::read_characters(const nlohmann::json& model, const TokenTable& vocab,
+                          const std::string& path) {
+  const JsonFields fields(model, path, "model");
+  const bool falls_back = fields.flag("byte_fallback", false);
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto id = falls_back ? vocab.find(fmt::format("<0x{:02X}>", byte)) : std::nullopt;
+    symbol_of_byte_[byte] = id.value_or(kNoSymbol);
+  }
+  for (const TokenTable::Entry& entry : vocab.entries()) {
+    const std::string_view token = vocab.token(entry);
+    if (token.empty()) continue;
+    const CodePoint first = code_point_at(token, 0);
+    if (first.length == token.size()) symbol_of_character_[first.value] = entry.id;
+  }
+  if (unknown_ == kNoSymbol && !fields.text("unk_token", "").empty())
+    fields.refuse("unk_token", "a token of model.vocab, or null");
 }
 
 void Bpe::read_merges(const TokenizerJson& file, const TokenTable& vocab, const std::string& path) {
@@ -103,7 +127,12 @@ void Bpe::read_merges(const TokenizerJson& file, const TokenTable& vocab, const 
 void Bpe::read_whole_words(const TokenTable& vocab) {
   whole_words_ = TokenTable(vocab.size());
   for (const TokenTable::Entry& entry : vocab.entries()) {
-    if (const auto bytes = bytes_of_token(vocab.token(entry))) whole_words_.set(*bytes, entry.id);
+    const std::string_view token = vocab.token(entry);
+    if (!byte_level_) {
+      whole_words_.set(token, entry.id);
+    } else if (const auto bytes = bytes_of_token(token)) {
+      whole_words_.set(*bytes, entry.id);
+    }
   }
 }
 
@@ -120,7 +149,7 @@ const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
   return merge.pair == kNoPair ? nullptr : &merge;
 }
 
-void Bpe::split_into_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const {
+void Bpe::split_into_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const {
   symbols.clear();
   bool after_unknown = false;
   for (const char c : word) {
@@ -133,6 +162,37 @@ void Bpe::split_into_symbols(std::string_view word, std::vector<std::int32_t>& s
       after_unknown = true;
     }
   }
+}
+
+bool Bpe::append_bytes(std::string_view character, std::vector<std::int32_t>& symbols) const {
+  const auto symbol = [&](char c) { return symbol_of_byte_[static_cast<unsigned char>(c)]; };
+  for (const char c : character) {
+    if (symbol(c) == kNoSymbol) return false;
+  }
+  for (const char c : character) symbols.push_back(symbol(c));
+  return true;
+}
+
+void Bpe::split_into_characters(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  symbols.clear();
+  bool unknown_waits = false;
+  for (std::size_t at = 0; at < word.size();) {
+    const CodePoint point = code_point_at(word, at);
+    const std::string_view character = word.substr(at, point.length);
+    at += point.length;
+    const auto known = symbol_of_character_.find(point.value);
+    if (known != symbol_of_character_.end()) {
+      if (unknown_waits) symbols.push_back(unknown_);
+      unknown_waits = false;
+      symbols.push_back(known->second);
+      continue;
+    }
+    // In `tokenizers` bytes come before an unknown that waits.
+    if (append_bytes(character, symbols) || unknown_ == kNoSymbol) continue;
+    if (unknown_waits && !fuse_unknown_) symbols.push_back(unknown_);
+    unknown_waits = true;
+  }
+  if (unknown_waits) symbols.push_back(unknown_);
 }
 
 void Bpe::merge_short(Scratch& scratch) const {
@@ -235,7 +295,11 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch&
   const bool cached = word.size() <= WordCache::kMaxWordBytes;
   const std::uint64_t hash = cached ? WordCache::hash(word) : 0;
   if (cached && scratch.cache_.append(word, hash, ids)) return;
-  split_into_symbols(word, scratch.symbols_);
+  if (byte_level_) {
+    split_into_bytes(word, scratch.symbols_);
+  } else {
+    split_into_characters(word, scratch.symbols_);
+  }
   if (scratch.symbols_.size() <= kShortWord) {
     merge_short(scratch);
   } else {

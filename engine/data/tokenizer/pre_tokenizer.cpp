@@ -42,11 +42,7 @@ void for_each_match(const Pattern& pattern, std::string_view text, PatternScratc
 }  // namespace
 
 PreTokenizer::PreTokenizer(const nlohmann::json& json, const std::string& path) {
-  read(json, path, "pre_tokenizer", 0);
-  if (!byte_level_) {
-    throw Error(ErrorKind::data, fmt::format("{}: pre_tokenizer has no ByteLevel", path),
-                "dstrain reads byte-level tokenizers, as BLOOM and Qwen2.5 have them");
-  }
+  if (!json.is_null()) read(json, path, "pre_tokenizer", 0);
 }
 
 void PreTokenizer::read(const nlohmann::json& json, const std::string& path,
@@ -61,10 +57,14 @@ void PreTokenizer::read(const nlohmann::json& json, const std::string& path,
     }
   } else if (type == "Split") {
     read_split(json, path, place);
+  } else if (type == "Digits") {
+    read_digits(json, path, place);
+  } else if (type == "Metaspace") {
+    read_metaspace_step(json, path, place);
   } else if (type == "ByteLevel") {
     read_byte_level(json, path, place);
   } else {
-    fields.refuse("type", "Sequence, Split or ByteLevel, which are supported");
+    fields.refuse("type", "Sequence, Split, Digits, Metaspace or ByteLevel, which are supported");
   }
 }
 
@@ -93,6 +93,28 @@ void PreTokenizer::read_split(const nlohmann::json& json, const std::string& pat
   steps_.push_back({.pattern = Pattern(source, where),
                     .behavior = read_behavior(json, path, place),
                     .invert = fields.flag("invert", false)});
+}
+
+void PreTokenizer::read_digits(const nlohmann::json& json, const std::string& path,
+                               const std::string& place) {
+  const JsonFields fields(json, path, place);
+  const bool each = fields.flag("individual_digits", false);
+  steps_.push_back({.pattern = Pattern(to_pcre2(R"(\p{N})", place), fields.where("type")),
+                    .behavior = each ? Behavior::isolated : Behavior::contiguous,
+                    .invert = false});
+}
+
+void PreTokenizer::read_metaspace_step(const nlohmann::json& json, const std::string& path,
+                                       const std::string& place) {
+  Metaspace metaspace = read_metaspace(json, path, place);
+  const JsonFields fields(json, path, place);
+  if (std::ranges::any_of(steps_, [](const Step& step) { return step.metaspace.has_value(); }))
+    fields.refuse("type", "one Metaspace at most");
+  steps_.push_back(
+      {.pattern = Pattern(literal_to_pcre2(metaspace.replacement), fields.where("replacement")),
+       .behavior = Behavior::merged_with_next,
+       .invert = false,
+       .metaspace = std::move(metaspace)});
 }
 
 void PreTokenizer::read_byte_level(const nlohmann::json& json, const std::string& path,
@@ -160,6 +182,29 @@ void PreTokenizer::apply(const Step& step, std::string_view text,
   if (backwards) std::reverse(words.begin() + static_cast<std::ptrdiff_t>(first_word), words.end());
 }
 
+/// Appends `text`, with its spaces marked, to the next words.
+void PreTokenizer::mark_spaces(const Step& step, std::string_view text, bool begins,
+                               Scratch& scratch) {
+  using enum Metaspace::Prepend;
+  const Metaspace& metaspace = *step.metaspace;
+  std::string& marked = scratch.prefixed_.emplace_back();
+  const bool wanted = metaspace.prepend == always || (metaspace.prepend == first && begins);
+  if (wanted && !text.starts_with(' ') && !text.starts_with(metaspace.replacement))
+    marked = metaspace.replacement;
+  for (const char c : text) {
+    if (c == ' ') {
+      marked += metaspace.replacement;
+    } else {
+      marked += c;
+    }
+  }
+  if (metaspace.split) {
+    apply(step, marked, scratch.next_, scratch);
+  } else {
+    scratch.next_.push_back(marked);
+  }
+}
+
 void PreTokenizer::add_prefix_spaces(Scratch& scratch) const {
   for (std::string_view& word : scratch.words_) {
     if (word.starts_with(' ')) continue;
@@ -168,15 +213,20 @@ void PreTokenizer::add_prefix_spaces(Scratch& scratch) const {
   }
 }
 
-const std::vector<std::string_view>& PreTokenizer::split(std::string_view text,
+const std::vector<std::string_view>& PreTokenizer::split(std::string_view text, bool begins,
                                                          Scratch& scratch) const {
   scratch.prefixed_.clear();
   scratch.words_.assign(1, text);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     if (prefix_space_before_ == i) add_prefix_spaces(scratch);
     scratch.next_.clear();
-    for (const std::string_view word : scratch.words_)
-      apply(steps_[i], word, scratch.next_, scratch);
+    for (const std::string_view word : scratch.words_) {
+      if (steps_[i].metaspace) {
+        mark_spaces(steps_[i], word, begins && word.data() == text.data(), scratch);
+      } else {
+        apply(steps_[i], word, scratch.next_, scratch);
+      }
+    }
     std::swap(scratch.words_, scratch.next_);
   }
   if (prefix_space_before_ == steps_.size()) add_prefix_spaces(scratch);

@@ -14,7 +14,7 @@
 #include "engine/base/json.h"
 #include "engine/data/tokenizer/bpe.h"
 #include "engine/data/tokenizer/decoder.h"
-#include "engine/data/tokenizer/nfc.h"
+#include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/tokenizer/pre_tokenizer.h"
 #include "engine/data/tokenizer/scratch_pool.h"
 #include "engine/data/tokenizer/tokenizer_file.h"
@@ -33,7 +33,7 @@ struct Scratch {
   PatternScratch pattern;
   PreTokenizer::Scratch words;
   Bpe::Scratch bpe;
-  std::string normalized;
+  Normalizer::Buffers normalized;
   std::vector<TextPart> parts;
   std::vector<TextPart> normalized_parts;
 };
@@ -41,12 +41,13 @@ struct Scratch {
 /// Tokens that are looked for before (`normalized` false) or after the text is normalised, as they
 /// stand in it then.
 std::vector<AddedToken> tokens_to_find(std::vector<AddedToken> tokens, bool normalized,
-                                       bool to_nfc) {
+                                       const Normalizer& normalizer) {
   std::erase_if(tokens, [&](const AddedToken& token) { return token.normalized != normalized; });
-  std::string buffer;
-  for (AddedToken& token : tokens) {
-    if (normalized && to_nfc) token.content = std::string(nfc(token.content, buffer));
-  }
+  if (!normalized) return tokens;
+  Normalizer::Buffers buffers;
+  for (AddedToken& token : tokens)
+    token.content = std::string(normalizer.apply(token.content, buffers));
+  std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
   return tokens;
 }
 
@@ -55,54 +56,55 @@ std::vector<AddedToken> tokens_to_find(std::vector<AddedToken> tokens, bool norm
 struct Tokenizer::Parts {
   Parts(const TokenizerJson& file, const std::string& path)
       : vocab(read_vocab(file, path)),
-        to_nfc(read_normalizer(file.rest, path)),
+        normalizer(value_of(file.rest, "normalizer"), path),
         added(read_added_tokens(file.rest, vocab, path)),
-        raw_finder(tokens_to_find(added, false, to_nfc), path),
-        normalized_finder(tokens_to_find(added, true, to_nfc), path),
-        pre_tokenizer(
-            file.rest.contains("pre_tokenizer") ? file.rest.at("pre_tokenizer") : nlohmann::json(),
-            path),
-        bpe(file, vocab, path),
-        around(read_template(file.rest, path)) {
-    check_decoder(file.rest, path);
+        raw_finder(tokens_to_find(added, false, normalizer), path),
+        normalized_finder(tokens_to_find(added, true, normalizer), path),
+        pre_tokenizer(value_of(file.rest, "pre_tokenizer"), path),
+        bpe(file, vocab, pre_tokenizer.byte_level(), path),
+        around(read_template(file.rest, path)),
+        decoder(value_of(file.rest, "decoder"), path) {
     for (const TokenTable::Entry& entry : vocab.entries())
       decoder.set(entry.id, vocab.token(entry), false);
     TokenTable special(added.size());
     for (const AddedToken& token : added) {
       if (token.special) special.set(token.content, token.id);
     }
-    std::string buffer;
+    Normalizer::Buffers buffers;
     for (const AddedToken& token : added) {
       // Whether a token is left out of decoded text goes by its text, as in `tokenizers`.
       const std::string_view text =
-          token.normalized && to_nfc ? nfc(token.content, buffer) : token.content;
+          token.normalized ? normalizer.apply(token.content, buffers) : token.content;
       decoder.set(token.id, text, special.find(text).has_value());
       vocab.set(token.content, token.id);
     }
   }
 
-  /// Appends the ids of text without tokens of `raw_finder`.
-  void encode_text(std::string_view text, std::vector<std::int32_t>& ids, Scratch& scratch) const {
-    if (to_nfc) text = nfc(text, scratch.normalized);
-    if (normalized_finder.empty()) return encode_words(text, ids, scratch);
+  /// Appends the ids of text without tokens of `raw_finder`; `begins`: what is encoded begins so.
+  void encode_text(std::string_view text, bool begins, std::vector<std::int32_t>& ids,
+                   Scratch& scratch) const {
+    text = normalizer.apply(text, scratch.normalized);
+    if (text.empty()) return;
+    if (normalized_finder.empty()) return encode_words(text, begins, ids, scratch);
     scratch.normalized_parts.clear();
     normalized_finder.split(text, scratch.normalized_parts, scratch.pattern);
     for (const TextPart& part : scratch.normalized_parts) {
       if (part.id != TextPart::kText) {
         ids.push_back(part.id);
       } else {
-        encode_words(part.text, ids, scratch);
+        encode_words(part.text, begins && part.text.data() == text.data(), ids, scratch);
       }
     }
   }
 
-  void encode_words(std::string_view text, std::vector<std::int32_t>& ids, Scratch& scratch) const {
-    for (const std::string_view word : pre_tokenizer.split(text, scratch.words))
+  void encode_words(std::string_view text, bool begins, std::vector<std::int32_t>& ids,
+                    Scratch& scratch) const {
+    for (const std::string_view word : pre_tokenizer.split(text, begins, scratch.words))
       bpe.encode(word, ids, scratch.bpe);
   }
 
   TokenTable vocab;  ///< with the added tokens, once they are read
-  bool to_nfc;
+  Normalizer normalizer;
   std::vector<AddedToken> added;
   AddedTokenFinder raw_finder;
   AddedTokenFinder normalized_finder;
@@ -196,7 +198,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       if (part.id != TextPart::kText) {
         ids.push_back(part.id);
       } else {
-        parts_->encode_text(part.text, ids, scratch);
+        parts_->encode_text(part.text, part.text.data() == text.data(), ids, scratch);
       }
     }
   }
@@ -218,7 +220,7 @@ std::int64_t Tokenizer::encode_around(std::string_view text, std::span<const Byt
     if (part.id != TextPart::kText)
       ids.push_back(part.id);
     else
-      parts_->encode_text(part.text, ids, scratch);
+      parts_->encode_text(part.text, part.text.data() == text.data(), ids, scratch);
   }
   return ranges.kept;
 }

@@ -13,13 +13,15 @@
 
 namespace dstrain {
 
-/// A byte-level BPE tokenizer from a Hugging Face tokenizer.json, as BLOOM and Qwen2.5 have it.
+/// A BPE tokenizer from a Hugging Face tokenizer.json, of bytes as BLOOM and Qwen2.5 have it, or of
+/// characters as Llama 2 and Mistral have it.
 /// Gives the ids that the `tokenizers` package (0.23) gives; truncation and padding of the file are
 /// not applied. Every method is safe from any thread.
 class Tokenizer {
  public:
   /// Opens tokenizer.json, or a folder that holds it; tokenizer_config.json and chat_template.jinja
-  /// beside it are read when they are there. Error{data} names the file, the key, what was found and what is supported.
+  /// beside it are read when they are there. Error{data} names the file, the key, what was found
+  /// and what is supported.
   [[nodiscard]] static std::shared_ptr<const Tokenizer> open(
       const std::filesystem::path& file_or_folder);
 
@@ -59,7 +61,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> pad() const;
   /// Texts of the tokens that decode() leaves out on demand.
   [[nodiscard]] std::vector<std::string> special_tokens() const;
-  /// The Jinja text of chat_template.jinja, else of tokenizer_config.json; empty where there is none.
+  /// The Jinja text of chat_template.jinja, else of tokenizer_config.json; empty where there is
+  /// none.
   [[nodiscard]] const std::string& chat_template() const;
 
   /// Hash of the files that were read, for keys of caches.

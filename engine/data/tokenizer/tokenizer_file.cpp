@@ -12,34 +12,13 @@ namespace dstrain {
 
 namespace {
 
-constexpr const char* kSupported = "dstrain reads byte-level BPE, as BLOOM and Qwen2.5 have it";
+constexpr const char* kSupported =
+    "dstrain reads BPE, of bytes as Qwen2.5 and Llama 3 have it, or of characters as Mistral has "
+    "it";
 constexpr int kDeepestStep = 16;
 /// Every place of a text where an added token begins is compared with all of it.
 constexpr std::size_t kMaxAddedTokenBytes = 1024;
 constexpr std::size_t kMaxAroundText = 256;
-
-/// The value of a key; null where it is absent.
-const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
-  static const nlohmann::json null_value;
-  const auto found = object.find(key);
-  return found == object.end() ? null_value : *found;
-}
-
-bool normalizes(const nlohmann::json& json, const std::string& path, const std::string& place,
-                int depth) {
-  if (json.is_null()) return false;
-  const JsonFields fields(json, path, place);
-  const std::string type = fields.required_text("type");
-  if (type == "NFC") return true;
-  if (type != "Sequence" || depth >= kDeepestStep)
-    fields.refuse("type", "NFC, or no normalizer, which are supported");
-  bool any = false;
-  const nlohmann::json& list = fields.list("normalizers");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    any = normalizes(list[i], path, fmt::format("{}.normalizers[{}]", place, i), depth + 1) || any;
-  }
-  return any;
-}
 
 std::int32_t read_id(const nlohmann::json& json, const std::string& where) {
   if (json.is_number_unsigned() &&
@@ -127,6 +106,12 @@ std::string configured_template(const nlohmann::json& config) {
 
 }  // namespace
 
+const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json null_value;
+  const auto found = object.find(key);
+  return found == object.end() ? null_value : *found;
+}
+
 void check_model(const TokenizerJson& file, const std::string& path) {
   if (!file.rest.contains("model")) {
     throw Error(ErrorKind::data, fmt::format("{}: model: missing", path),
@@ -162,10 +147,6 @@ TokenTable read_vocab(const TokenizerJson& file, const std::string& path) {
   return vocab;
 }
 
-bool read_normalizer(const nlohmann::json& file, const std::string& path) {
-  return normalizes(value_of(file, "normalizer"), path, "normalizer", 0);
-}
-
 std::vector<AddedToken> read_added_tokens(const nlohmann::json& file, const TokenTable& vocab,
                                           const std::string& path) {
   std::vector<AddedToken> tokens;
@@ -199,17 +180,6 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& file, const Toke
     tokens.push_back(std::move(token));
   }
   return tokens;
-}
-
-void check_decoder(const nlohmann::json& file, const std::string& path) {
-  const nlohmann::json& decoder = value_of(file, "decoder");
-  if (decoder.is_null()) {
-    throw Error(ErrorKind::data, fmt::format("{}: decoder: missing, expected ByteLevel", path),
-                kSupported);
-  }
-  const JsonFields fields(decoder, path, "decoder");
-  if (fields.required_text("type") != "ByteLevel")
-    fields.refuse("type", "ByteLevel, which is supported");
 }
 
 std::vector<std::int32_t> read_template(const nlohmann::json& file, const std::string& path) {

@@ -22,17 +22,14 @@ void check_model(const TokenizerJson& file, const std::string& path);
 /// The tokens of model.vocab; no two may share an id.
 [[nodiscard]] TokenTable read_vocab(const TokenizerJson& file, const std::string& path);
 
-/// Whether the text is brought to NFC.
-[[nodiscard]] bool read_normalizer(const nlohmann::json& file, const std::string& path);
-
 /// Added tokens, each content once. One that the vocabulary lacks gets the next id after its size,
 /// whatever id the file says, as in `tokenizers`.
 [[nodiscard]] std::vector<AddedToken> read_added_tokens(const nlohmann::json& file,
                                                         const TokenTable& vocab,
                                                         const std::string& path);
 
-/// Refuses another decoder than ByteLevel.
-void check_decoder(const nlohmann::json& file, const std::string& path);
+/// The value of a key; null where it is absent.
+[[nodiscard]] const nlohmann::json& value_of(const nlohmann::json& object, const char* key);
 
 /// Stands for the text among the ids of a template.
 inline constexpr std::int32_t kTemplateText = -1;
