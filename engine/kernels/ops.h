@@ -135,6 +135,10 @@ struct RopeScaling {
   double low_factor = 1;
   double high_factor = 4;
   double positions = 8192;
+  /// By what the frequency of each pair is divided where a sample has up to `positions` tokens, and
+  /// where it has more (Ding et al. 2024, arXiv:2402.13753); empty: by nothing.
+  std::vector<double> short_divisors = {}, long_divisors = {};
+  double amplitude = 1;  ///< times cosine and sine
   auto operator<=>(const RopeScaling&) const = default;
 };
 
@@ -152,11 +156,16 @@ struct AttentionShape {
   double rope_theta = 0;  ///< base of rotary positions (Su et al. 2021, arXiv:2104.09864; halves,
                           ///< as Qwen2 has them); 0: none
   RopeScaling rope_scaling = {};
+  std::int64_t rotary = 0;  ///< so many first elements of a head turn; 0: all
   /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
   /// causal only.
   bool alibi = false;
+  /// A token sees itself and window - 1 earlier ones (Beltagy et al. 2020, arXiv:2004.05150); 0:
+  /// all; causal only.
+  std::int64_t window = 0;
   std::int64_t first_head = 0;   ///< of these query heads in the model
   std::int64_t model_heads = 0;  ///< of the model, whose slopes they have; 0: these are all
+  [[nodiscard]] std::int64_t turning() const { return rotary > 0 ? rotary : head_dim; }
   [[nodiscard]] std::int64_t slopes_of() const { return model_heads > 0 ? model_heads : heads; }
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }

@@ -126,9 +126,15 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     list.push_back(std::move(heads));
   }
   // Scores, and the sum of the values. In a zigzag each rank has an equal part of a sample's.
-  const Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
-                      static_cast<double>(tokens * tokens * splits_.sequence.count) *
-                      static_cast<double>(shape_.width());
+  Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
+                static_cast<double>(tokens * tokens * splits_.sequence.count) *
+                static_cast<double>(shape_.width());
+  if (const std::int64_t all = tokens * splits_.sequence.count, window = shape_.window;
+      window > 0 && window < all) {
+    // Its share of the pairs of a token and an earlier one.
+    flops *=
+        static_cast<double>(2 * all * window - window * window) / static_cast<double>(all * all);
+  }
   const bool own_kernels =
       splits_.sequence.whole() && ops::attends_by_own_kernels(shape_, tokens, shape_.head_dim);
   const Bytes traffic =

@@ -46,6 +46,20 @@ std::vector<Model> models(at::Device device) {
             {"Qwen2.5-3B", kQwen3B},
             {"Qwen2.5-0.5B",
              {.heads = 14, .kv_heads = 2, .head_dim = 64, .causal = true, .rope_theta = 1e6}},
+            {"Mistral 7B, short window",
+             {.heads = 32,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .causal = true,
+              .rope_theta = 1e4,
+              .window = 100}},
+            {"Phi-4-mini",
+             {.heads = 24,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .causal = true,
+              .rope_theta = 1e4,
+              .rotary = 96}},
             {"BLOOM-560m", bloom(16, 64)},
             {"BLOOM-3b", bloom(32, 80)},
             {"BLOOM-7b1", bloom(32, 128)}};
@@ -58,6 +72,15 @@ std::vector<Model> models(at::Device device) {
       {"shared", {.heads = 6, .kv_heads = 2, .head_dim = 8, .causal = true}},
       {"rotary", {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4}},
       {"linear", {.heads = 6, .kv_heads = 6, .head_dim = 8, .causal = true, .alibi = true}},
+      {"window",
+       {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4, .window = 6}},
+      {"part of a head turns",
+       {.heads = 4,
+        .kv_heads = 2,
+        .head_dim = 16,
+        .causal = true,
+        .rope_theta = 1e4,
+        .rotary = 12}},
       {"interleaved", interleaved}};
 }
 
@@ -278,6 +301,46 @@ TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels]
   CHECK((ops::attention(qkv.clone(), shape) - y64).abs().max().item<double>() > 1e-3);
 }
 
+TEST_CASE("longer samples turn by other frequencies where positions have two kinds",
+          "[kernels][cpu]") {
+  const ops::AttentionShape shape{.batch = 1,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 16,
+                                  .causal = true,
+                                  .rope_theta = 1e4,
+                                  .rope_scaling = {.positions = 12,
+                                                   .short_divisors = {1, 1.1, 1.2, 1.5},
+                                                   .long_divisors = {1, 2, 4, 8},
+                                                   .amplitude = 1.19},
+                                  .rotary = 8};
+  for (const std::int64_t tokens : {5, 12, 13, 40}) {
+    CAPTURE(tokens);
+    test::Random random(11);
+    const at::Tensor qkv = random({tokens, shape.qkv_width()}),
+                     dy = random({tokens, shape.width()});
+    const at::Tensor x = test::leaf(qkv), x64 = test::exact(qkv);
+    const at::Tensor y = ops::attention(x.clone(), shape);
+    const at::Tensor y64 = test::plain_attention(x64, shape, {tokens});
+    y.backward(dy);
+    y64.backward(dy.to(at::kDouble));
+    CHECK((y - y64).abs().max().item<double>() < 1e-5);
+    CHECK((x.grad() - x64.grad()).abs().max().item<double>() < 2e-5);
+  }
+}
+
+TEST_CASE("a GPU attends within windows by libraries that have them", "[kernels][cpu]") {
+  const ops::AttentionShape shape{
+      .heads = 32, .kv_heads = 8, .head_dim = 128, .causal = true, .window = 100};
+  const ops::HeadsSize size{.tokens = 512, .width = 128};
+  const GpuLimits hopper{.major = 9, .flash_attention = true};
+  for (const bool packed : {false, true}) {
+    CHECK(ops::gpu_backend(at::kBFloat16, shape, size, packed, hopper) == ops::Backend::flash);
+    CHECK(ops::gpu_backend(at::kBFloat16, shape, size, packed, {}) == ops::Backend::efficient);
+    CHECK(ops::gpu_backend(at::kFloat, shape, size, packed, hopper) == ops::Backend::efficient);
+  }
+}
+
 TEST_CASE("our own attention takes as many tokens as a card's shared memory holds",
           "[kernels][cpu]") {
   struct Case {
@@ -397,6 +460,9 @@ TEST_CASE("wrong shapes of attention are refused", "[kernels][cpu]") {
   refused([](AttentionShape& shape, auto&) { shape.batch = 4; });
   refused([](AttentionShape& shape, auto&) { shape.interleaved = true; });
   refused([](AttentionShape& shape, auto&) { shape.alibi = true, shape.causal = false; });
+  refused([](AttentionShape& shape, auto&) { shape.window = 3, shape.causal = false; });
+  refused([](AttentionShape& shape, auto&) { shape.rope_theta = 1e4, shape.rotary = 3; });
+  refused([](AttentionShape& shape, auto&) { shape.rope_theta = 1e4, shape.rotary = 10; });
   refused([](auto&, ops::Sequences& sequences) { sequences.longest = 0; });
   refused([](auto&, ops::Sequences& sequences) { sequences.positions.reset(); });
   refused(

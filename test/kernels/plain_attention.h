@@ -9,6 +9,7 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
 #include <cmath>
@@ -40,9 +41,11 @@ inline ops::Sequences pack(const std::vector<std::int64_t>& lengths, std::int64_
 }
 
 /// x [H, T, d] turned as transformers' Qwen2 does it: x cos + rotate_half(x) sin, angles
-/// position * theta^(-2i/d) twice over; scaled by wavelength as its _compute_llama3_parameters.
-inline at::Tensor plain_rotary(const at::Tensor& x, const ops::AttentionShape& shape) {
-  const std::int64_t tokens = x.size(1), dim = x.size(2);
+/// position * theta^(-2i/d) twice over; scaled by wavelength as its _compute_llama3_parameters, or
+/// divided as its _compute_longrope_parameters. Of `shape.rotary` first elements d is these.
+inline at::Tensor plain_rotary(const at::Tensor& all, const ops::AttentionShape& shape) {
+  const std::int64_t tokens = all.size(1), dim = shape.turning();
+  const at::Tensor x = all.narrow(2, 0, dim), rest = all.narrow(2, dim, all.size(2) - dim);
   at::Tensor frequencies =
       at::pow(at::Scalar(shape.rope_theta),
               at::arange(0, dim, 2, x.options()) * (-1.0 / static_cast<double>(dim)));
@@ -56,10 +59,15 @@ inline at::Tensor plain_rotary(const at::Tensor& x, const ops::AttentionShape& s
     frequencies = at::where(length > scaling.positions / scaling.low_factor, slow,
                             at::where(fast, frequencies, mixed));
   }
+  const auto& divisors = static_cast<double>(tokens) > shape.rope_scaling.positions
+                             ? shape.rope_scaling.long_divisors
+                             : shape.rope_scaling.short_divisors;
+  if (!divisors.empty()) frequencies = frequencies / at::tensor(divisors, x.options());
   const at::Tensor half = at::arange(tokens, x.options()).unsqueeze(1) * frequencies;
   const at::Tensor angles = at::cat({half, half}, 1);
   const at::Tensor other = at::cat({-x.narrow(2, dim / 2, dim / 2), x.narrow(2, 0, dim / 2)}, 2);
-  return x * angles.cos() + other * angles.sin();
+  const double amplitude = shape.rope_scaling.amplitude;
+  return at::cat({(x * angles.cos() + other * angles.sin()) * amplitude, rest}, 2);
 }
 
 /// One slope a head, as transformers' build_alibi_tensor writes them.
@@ -106,6 +114,10 @@ inline at::Tensor plain_sequence(const at::Tensor& rows, const ops::AttentionSha
   }
   if (shape.causal) {
     scores = scores.masked_fill(at::ones({tokens, tokens}, at::kBool).triu(1),
+                                -std::numeric_limits<double>::infinity());
+  }
+  if (shape.window > 0) {
+    scores = scores.masked_fill(at::ones({tokens, tokens}, at::kBool).tril(-shape.window),
                                 -std::numeric_limits<double>::infinity());
   }
   return at::matmul(at::softmax(scores, -1), v).transpose(0, 1).reshape({tokens, shape.width()});

@@ -95,11 +95,28 @@ Heads piece_of(const Heads& in, const Piece& piece) {
   return {piece_of(in[0], piece.queries), piece_of(in[1], piece.keys), piece_of(in[2], piece.keys)};
 }
 
+/// Some key lies before the window of some query.
+bool window_hides(const Heads& in, const Masking& masking) {
+  return masking.window > 0 && in[1].size(2) > masking.window;
+}
+
+/// Adds far below any score to `biases` [.., queries, keys] for keys before the window.
+void hide_before_window(const at::Tensor& biases, const at::Tensor& queries, const at::Tensor& keys,
+                        std::int64_t window, double hidden) {
+  biases.masked_fill_((queries.unsqueeze(1) - keys.unsqueeze(0)).ge(window), hidden);
+}
+
 std::optional<at::Tensor> cpu_biases(const Heads& in, const Masking& masking,
                                      std::int64_t first_query) {
-  if (!masking.biases) return std::nullopt;
-  return linear_biases(count_to(in[0].size(2), in[0]) + first_query, count_to(in[1].size(2), in[1]),
-                       *masking.biases);
+  const bool hides = window_hides(in, masking);
+  if (!masking.biases && !hides) return std::nullopt;
+  const at::Tensor queries = count_to(in[0].size(2), in[0]) + first_query,
+                   keys = count_to(in[1].size(2), in[1]);
+  const at::Tensor biases = masking.biases ? linear_biases(queries, keys, *masking.biases)
+                                           : at::zeros({1, 1, queries.size(0), keys.size(0)},
+                                                       in[0].options().dtype(at::kFloat));
+  if (hides) hide_before_window(biases, queries, keys, masking.window, -1e30);
+  return biases;
 }
 
 /// `first_query`: its place, where 0 is that of the first key.
@@ -231,6 +248,16 @@ Extent query_extent(const Heads& in, const Masking& masking) {
   return {masking.query_starts, std::max<std::int64_t>(masking.longest_query, 2)};
 }
 
+/// How many earlier keys a query sees; nothing: all. Its own is the last.
+std::optional<std::int64_t> flash_window(const Masking& masking) {
+  if (masking.window == 0) return std::nullopt;
+  return masking.window - 1;
+}
+std::optional<std::int64_t> flash_end(const Masking& masking) {
+  if (masking.window == 0) return std::nullopt;
+  return 0;
+}
+
 /// Causal, it counts from the last query and the last key.
 Attended forward_flash(const Heads& in, const Masking& masking) {
   const Sequences& sequences = masking.sequences;
@@ -238,7 +265,7 @@ Attended forward_flash(const Heads& in, const Masking& masking) {
   auto [out, lse, seed, offset, mask] = at::_flash_attention_forward(
       token_major(in[0], sequences), token_major(in[1], sequences), token_major(in[2], sequences),
       queries.starts, keys.starts, queries.longest, keys.longest, 0.0, masking.causal, false,
-      masking.scale);
+      masking.scale, flash_window(masking), flash_end(masking));
   return {Backend::flash, head_major(out, sequences), lse, seed, offset};
 }
 
@@ -250,19 +277,21 @@ Heads backward_flash(const Attended& saved, const at::Tensor& grad, const Heads&
       token_major(grad, sequences), token_major(in[0], sequences), token_major(in[1], sequences),
       token_major(in[2], sequences), token_major(saved.out, sequences), saved.log_sum_exp,
       queries.starts.value_or(at::Tensor()), keys.starts.value_or(at::Tensor()), queries.longest,
-      keys.longest, 0.0, masking.causal, saved.seed, saved.offset, masking.scale);
+      keys.longest, 0.0, masking.causal, saved.seed, saved.offset, masking.scale,
+      flash_window(masking), flash_end(masking));
   return {head_major(dq, sequences), head_major(dk, sequences), head_major(dv, sequences)};
 }
 
 bool fewer_queries(const Heads& in) { return in[0].size(2) < in[1].size(2); }
 
-/// Borders between packed sequences and the causal mask of fewer queries than keys, whole, for all
-/// heads at once, or with the biases of each head: heads of 16 bits have these in them. Rows start
-/// at multiples of 16 elements, as the kernel's loads want. Far below any score stands for minus
-/// infinity, which would make nan of the blocks that hold nothing else.
+/// Borders between packed sequences, windows and the causal mask of fewer queries than keys, whole,
+/// for all heads at once, or with the biases of each head: heads of 16 bits have these in them.
+/// Rows start at multiples of 16 elements, as the kernel's loads want. Far below any score stands
+/// for minus infinity, which would make nan of the blocks that hold nothing else.
 std::optional<at::Tensor> efficient_biases(const Heads& in, const Masking& masking) {
   const bool packed = masking.sequences.starts.defined();
-  if (!masking.biases && !packed && !fewer_queries(in)) return std::nullopt;
+  const bool hides = window_hides(in, masking);
+  if (!masking.biases && !packed && !hides && !fewer_queries(in)) return std::nullopt;
   const std::int64_t tokens = in[1].size(2), row_stride = (tokens + 15) / 16 * 16;
   const at::Tensor keys = count_to(tokens, in[1]), queries = query_places(in, masking);
   at::Tensor biases =
@@ -275,6 +304,7 @@ std::optional<at::Tensor> efficient_biases(const Heads& in, const Masking& maski
     biases.masked_fill_(sequence.unsqueeze(0).ne(sequence.index_select(0, queries).unsqueeze(1)),
                         hidden);
   }
+  if (hides) hide_before_window(biases, queries, keys, masking.window, hidden);
   if (masking.causal && fewer_queries(in))
     biases.masked_fill_(keys.unsqueeze(0).gt(queries.unsqueeze(1)), hidden);
   return biases.expand({in[0].size(0), in[0].size(1), -1, -1});
@@ -409,6 +439,7 @@ Backend gpu_backend(at::ScalarType type, const AttentionShape& shape, const Head
   if (type == at::kFloat) return Backend::efficient;
   if (!packed && own_kernels_attend(shape, size.tokens, size.width, limits)) return Backend::own;
   if (!limits.flash_attention) return Backend::efficient;
+  if (shape.window > 0) return Backend::flash;
   return packed || size.width > widest_for_cudnn(limits) ? Backend::flash : Backend::cudnn;
 }
 

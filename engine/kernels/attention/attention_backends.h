@@ -15,6 +15,7 @@ enum class Backend : std::int64_t { cpu, cudnn, flash, efficient, own };
 /// their sequence then, which matters where attention is causal.
 struct Masking {
   bool causal = false;
+  std::int64_t window = 0;            ///< AttentionShape::window
   std::optional<Slopes> biases = {};  ///< linear ones; flash attention has them in its heads
   double scale = 0;
   Sequences sequences = {};      ///< of the keys; packed: heads are those of one sample

@@ -38,15 +38,20 @@ at::Tensor table_for(const at::Tensor& qkv, const AttentionShape& shape,
   return rotary_table(qkv.device(), shape, length);
 }
 
+/// Our kernels turn whole heads.
+bool by_kernel(const at::Tensor& qkv, const AttentionShape& shape) {
+  return qkv.is_cuda() && shape.turning() == shape.head_dim;
+}
+
 /// Rotary positions by ATen, forward or (sign = -1) back.
-void rotate_on_cpu(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
-                   double sign) {
+void rotate_by_aten(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
+                    double sign) {
   const Heads heads = split_heads(qkv, shape, sequences);
   const at::Tensor table = table_for(qkv, shape, sequences);
   const at::Tensor angles = sequences.starts.defined() ? table.index_select(0, sequences.positions)
                                                        : table.narrow(0, 0, heads[0].size(2));
   const at::Tensor cosine = angles.select(2, 0), sine = angles.select(2, 1) * sign;
-  const std::int64_t half = shape.head_dim / 2;
+  const std::int64_t half = shape.turning() / 2;
   for (const at::Tensor& head : {heads[0], heads[1]}) {
     const at::Tensor low = head.narrow(3, 0, half), high = head.narrow(3, half, half);
     const at::Tensor a = low.to(at::kFloat, false, true), b = high.to(at::kFloat, false, true);
@@ -58,34 +63,39 @@ void rotate_on_cpu(const at::Tensor& qkv, const AttentionShape& shape, const Seq
 }  // namespace
 
 at::Tensor rotary_table(at::Device device, const AttentionShape& shape, std::int64_t length) {
-  using Key = std::tuple<int, int, double, RopeScaling, std::int64_t, std::int64_t>;
+  using Key = std::tuple<int, int, double, RopeScaling, bool, std::int64_t, std::int64_t>;
   static std::mutex mutex;
   static std::map<Key, at::Tensor> tables;
+  const bool is_long = static_cast<double>(length) > shape.rope_scaling.positions;
   length = static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(length, 1024))));
   const std::lock_guard lock(mutex);
   at::Tensor& table = tables[{static_cast<int>(device.type()), device.index(), shape.rope_theta,
-                              shape.rope_scaling, shape.head_dim, length}];
+                              shape.rope_scaling, is_long, shape.turning(), length}];
   if (table.defined()) return table;
-  const std::int64_t half = shape.head_dim / 2;
+  const std::int64_t half = shape.turning() / 2;
+  const double amplitude = shape.rope_scaling.amplitude;
   const at::Tensor host = at::empty({length, half, 2}, at::kFloat);
   auto* out = host.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = rotary_frequency(shape, i);
+    const double frequency = rotary_frequency(shape, i, is_long);
     for (std::int64_t position = 0; position < length; ++position) {
       const double angle = static_cast<double>(position) * frequency;
-      out[(position * half + i) * 2] = static_cast<float>(std::cos(angle));
-      out[(position * half + i) * 2 + 1] = static_cast<float>(std::sin(angle));
+      out[(position * half + i) * 2] = static_cast<float>(amplitude * std::cos(angle));
+      out[(position * half + i) * 2 + 1] = static_cast<float>(amplitude * std::sin(angle));
     }
   }
   table = host.to(device);
   return table;
 }
 
-double rotary_frequency(const AttentionShape& shape, std::int64_t pair) {
+double rotary_frequency(const AttentionShape& shape, std::int64_t pair, bool is_long) {
   const double frequency = std::pow(
-      shape.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(shape.head_dim));
+      shape.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(shape.turning()));
   const RopeScaling& scaling = shape.rope_scaling;
+  if (const auto& divisors = is_long ? scaling.long_divisors : scaling.short_divisors;
+      !divisors.empty())
+    return frequency / divisors.at(static_cast<std::size_t>(pair));
   if (scaling.factor == 0) return frequency;
   const double turns = scaling.positions * frequency / (2 * std::numbers::pi);
   const double kept = std::clamp(
@@ -158,7 +168,7 @@ namespace {
 
 void rotate(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
             bool back) {
-  if (!qkv.is_cuda()) return rotate_on_cpu(qkv, shape, sequences, back ? -1 : 1);
+  if (!by_kernel(qkv, shape)) return rotate_by_aten(qkv, shape, sequences, back ? -1 : 1);
   const at::Tensor table = table_for(qkv, shape, sequences);
   kernels::cuda::rotate_heads({.qkv = qkv.mutable_data_ptr(),
                                .table = table.const_data_ptr<float>(),
@@ -182,7 +192,7 @@ void pack_heads(const Heads& grads, const at::Tensor& packed, const AttentionSha
   const bool turned = shape.rope_theta > 0;
   const Heads parts = split_heads(packed, shape, sequences);
   const bool in_place = grads[0].const_data_ptr() == parts[0].const_data_ptr();
-  if (in_place || !packed.is_cuda()) {
+  if (in_place || !packed.is_cuda() || (turned && !by_kernel(packed, shape))) {
     for (std::size_t part = 0; part < parts.size() && !in_place; ++part) {
       parts[part].copy_(grads[part].narrow(3, 0, shape.head_dim));
     }

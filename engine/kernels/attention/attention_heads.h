@@ -42,14 +42,17 @@ struct StretchedWidths {
 [[nodiscard]] Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape,
                                   const Sequences& sequences, StretchedWidths widths);
 
-/// cos and sin of position * frequency as [length, head_dim/2, 2] fp32, made in double; for
-/// `length` positions or more. Kept for good, one for each power of two of length: work that reads
+/// cos and sin of position * frequency as [length, turning()/2, 2] fp32, made in double; for
+/// `length` positions or more, of which there being more than RopeScaling::positions says which
+/// frequencies they are. Kept for good, one for each power of two of length: work that reads
 /// one may be in flight on any stream.
 [[nodiscard]] at::Tensor rotary_table(at::Device device, const AttentionShape& shape,
                                       std::int64_t length);
 
-/// Angle per position of element pair `pair`, in radians: theta^(-2 pair / head_dim), scaled.
-[[nodiscard]] double rotary_frequency(const AttentionShape& shape, std::int64_t pair);
+/// Angle per position of element pair `pair`, in radians: theta^(-2 pair / turning()), scaled.
+/// `is_long`: of samples longer than RopeScaling::positions.
+[[nodiscard]] double rotary_frequency(const AttentionShape& shape, std::int64_t pair,
+                                      bool is_long = false);
 
 /// Applies rotary positions to the query and key heads of qkv, in place.
 void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences);

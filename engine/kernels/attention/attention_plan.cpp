@@ -1,6 +1,7 @@
 #include "engine/kernels/attention/attention_plan.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "engine/kernels/attention/cudnn_attention.h"
@@ -29,6 +30,7 @@ Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t l
 
 Masking Plan::masking(const Sequences& sequences) const {
   Masking masking{.causal = shape.causal,
+                  .window = shape.window,
                   .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
                   .sequences = sequences};
   if (shape.alibi && (!stretched || cudnn_adds_biases)) masking.biases = slopes_of(shape);
@@ -74,15 +76,23 @@ void Plan::save(torch::autograd::AutogradContext* context) const {
                                                           longest,
                                                           shape.first_head,
                                                           shape.model_heads,
-                                                          cudnn_adds_biases ? 1 : 0};
+                                                          cudnn_adds_biases ? 1 : 0,
+                                                          shape.rotary,
+                                                          shape.window};
   const RopeScaling& scaling = shape.rope_scaling;
-  context->saved_data["rope"] = std::vector<double>{
-      shape.rope_theta, scaling.factor, scaling.low_factor, scaling.high_factor, scaling.positions};
+  std::vector<double> rope = {shape.rope_theta,    scaling.factor,    scaling.low_factor,
+                              scaling.high_factor, scaling.positions, scaling.amplitude};
+  for (const auto* divisors : {&scaling.short_divisors, &scaling.long_divisors})
+    rope.insert(rope.end(), divisors->begin(), divisors->end());
+  context->saved_data["rope"] = std::move(rope);
 }
 
 Plan Plan::load(torch::autograd::AutogradContext* context) {
   const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
   const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
+  constexpr std::ptrdiff_t kNumbers = 6;
+  const auto short_divisors = rope.begin() + kNumbers,
+             long_divisors = short_divisors + (std::ssize(rope) - kNumbers) / 2;
   Plan plan{.shape = {.batch = all[0],
                       .heads = all[1],
                       .kv_heads = all[2],
@@ -93,8 +103,13 @@ Plan Plan::load(torch::autograd::AutogradContext* context) {
                       .rope_scaling = {.factor = rope[1],
                                        .low_factor = rope[2],
                                        .high_factor = rope[3],
-                                       .positions = rope[4]},
+                                       .positions = rope[4],
+                                       .short_divisors = {short_divisors, long_divisors},
+                                       .long_divisors = {long_divisors, rope.end()},
+                                       .amplitude = rope[5]},
+                      .rotary = all[13],
                       .alibi = all[6] != 0,
+                      .window = all[14],
                       .first_head = all[10],
                       .model_heads = all[11]},
             .cudnn_adds_biases = all[12] != 0,

@@ -50,7 +50,7 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
   const std::int64_t count = qkv.size(0);
   const kernels::CachedBlocks blocks = kernels::cached_blocks(count, layout, sequences.longest);
   const at::Tensor table = shape.rope_theta > 0
-                               ? rotary_table(qkv.device(), shape, sequences.longest)
+                               ? rotary_table(qkv.device(), shape, rows.cache.keys.size(1))
                                : at::Tensor();
   const at::Tensor out = at::empty({count, shape.width()}, qkv.options());
   at::Tensor partial;
@@ -79,6 +79,17 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
   return out;
 }
 
+/// The device's kernel sees all that is kept.
+void require_no_window(const AttentionShape& shape, const Sequences& sequences) {
+  if (shape.window == 0 || sequences.longest <= shape.window) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("on a GPU dstrain writes no answers behind {} tokens, prompt included, "
+                          "with a model whose attention sees the last {} only (sliding_window of "
+                          "config.json)",
+                          shape.window, shape.window),
+              "ask for fewer tokens, or answer on the CPU");
+}
+
 /// Row by row, by ATen's products in fp32.
 at::Tensor attend_on_cpu(const at::Tensor& qkv, const AttentionShape& shape,
                          const Sequences& sequences, const CachedRows& rows) {
@@ -89,8 +100,13 @@ at::Tensor attend_on_cpu(const at::Tensor& qkv, const AttentionShape& shape,
   for (std::int64_t row = 0; row < qkv.size(0); ++row) {
     const std::int64_t position = sequences.positions.const_data_ptr<std::int32_t>()[row],
                        slot = rows.slots.const_data_ptr<std::int32_t>()[row];
+    const std::int64_t first =
+        shape.window > 0 ? std::max<std::int64_t>(position + 1 - shape.window, 0) : 0;
     const auto kept = [&](const at::Tensor& all) {  // [kv_heads, keys, d]
-      return all.select(0, slot).narrow(0, 0, position + 1).transpose(0, 1).to(at::kFloat);
+      return all.select(0, slot)
+          .narrow(0, first, position + 1 - first)
+          .transpose(0, 1)
+          .to(at::kFloat);
     };
     const at::Tensor query =
         queries.select(1, row).view({shape.kv_heads, group, shape.head_dim}).to(at::kFloat);
@@ -136,10 +152,20 @@ at::Tensor cached_attention(const at::Tensor& input, const AttentionShape& shape
   check_cache(input, shape, sequences, rows);
   const at::NoGradGuard no_gradients;
   const at::Tensor qkv = dense(input);
-  if (!rows.whole && qkv.is_cuda()) return attend_on_gpu(qkv, shape, sequences, rows);
+  const bool on_gpu = !rows.whole && qkv.is_cuda();
+  if (on_gpu) require_no_window(shape, sequences);
+  // The kernel turns whole heads itself.
+  if (on_gpu && shape.turning() == shape.head_dim)
+    return attend_on_gpu(qkv, shape, sequences, rows);
   AttentionShape turned = shape;
-  if (shape.rope_theta > 0) rotate_heads(qkv, shape, sequences);
+  if (shape.rope_theta > 0) {
+    // Which frequencies they are goes by the room, which is that of later passes, too.
+    Sequences room = sequences;
+    room.longest = rows.cache.keys.size(1);
+    rotate_heads(qkv, shape, room);
+  }
   turned.rope_theta = 0;
+  if (on_gpu) return attend_on_gpu(qkv, turned, sequences, rows);
   store_rows(qkv, turned, sequences, rows);
   return rows.whole ? attention(qkv, turned, sequences)
                     : attend_on_cpu(qkv, turned, sequences, rows);

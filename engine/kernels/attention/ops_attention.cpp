@@ -119,8 +119,11 @@ void check_attention(const at::Tensor& qkv, const AttentionShape& shape,
                             shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
   DSTRAIN_CHECK(!shape.interleaved || shape.heads == shape.kv_heads,
                 "attention: interleaved heads are not shared");
-  DSTRAIN_CHECK(shape.rope_theta == 0 || shape.head_dim % 2 == 0,
+  DSTRAIN_CHECK(shape.rope_theta == 0 || (shape.turning() % 2 == 0 && shape.turning() > 0 &&
+                                          shape.turning() <= shape.head_dim),
                 "attention: rotary positions need pairs of elements");
+  DSTRAIN_CHECK(shape.window == 0 || (shape.window > 0 && shape.causal && !shape.alibi),
+                "attention: windows are those of causal models without linear biases");
   DSTRAIN_CHECK(!shape.alibi || shape.causal,
                 "attention: linear biases are those of causal models");
   if (qkv.is_cuda() && shape.head_dim % 8 != 0) {
