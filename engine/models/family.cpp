@@ -11,9 +11,11 @@
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
 #include "engine/models/llama/llama.h"
+#include "engine/models/mistral/mistral.h"
 #include "engine/models/mobilenet/mobilenet_v2.h"
 #include "engine/models/mobilenet/mobilenet_v3.h"
 #include "engine/models/model.h"
+#include "engine/models/phi3/phi3.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
 #include "engine/models/qwen_moe/qwen_moe.h"
@@ -104,6 +106,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "llama",
      .make = make_decoder<kLlama>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "mistral",
+     .make = make_decoder<kMistral>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "phi3",
+     .make = make_decoder<kPhi3>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

@@ -23,6 +23,9 @@ constexpr std::array<std::string_view, 11> kDecoderLayer = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",        "self_attn.o_proj",
     "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj",           "mlp.up_proj",
     "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm"};
+constexpr std::array<std::string_view, 6> kPhi3Layer = {
+    "self_attn.o_proj", "self_attn.qkv_proj", "mlp.gate_up_proj",
+    "mlp.down_proj",    "input_layernorm",    "post_attention_layernorm"};
 constexpr std::array<std::string_view, 2> kDecoderAfter = {"model.norm", "lm_head"};
 constexpr std::array<std::string_view, 2> kBloomBefore = {"transformer.word_embeddings",
                                                           "transformer.word_embeddings_layernorm"};
@@ -33,6 +36,7 @@ constexpr std::array<std::string_view, 6> kBloomLayer = {
 constexpr std::array<std::string_view, 2> kBloomAfter = {"transformer.ln_f", "lm_head"};
 
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
+constexpr Order kPhi3 = {"model.layers.", kDecoderBefore, kPhi3Layer, kDecoderAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
 /// Place of a tensor: part of the model, layer, module, weight before bias; -1 as module: unknown.
@@ -62,7 +66,9 @@ Place place_of(const Order& order, std::string_view name) {
 
 const Order* order_of(std::string_view family) {
   if (family == "bloom") return &kBloom;
-  if (family == "qwen2" || family == "qwen3" || family == "llama") return &kDecoder;
+  if (family == "qwen2" || family == "qwen3" || family == "llama" || family == "mistral")
+    return &kDecoder;
+  if (family == "phi3") return &kPhi3;
   return nullptr;
 }
 

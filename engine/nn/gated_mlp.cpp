@@ -4,10 +4,19 @@
 
 namespace dstrain {
 
+namespace {
+
+std::vector<LinearPart> gate_up_parts(const GatedMlpNames& names, std::int64_t mlp_width) {
+  if (names.up.empty()) return {{names.gate, 2 * mlp_width}};
+  return {{names.gate, mlp_width}, {names.up, mlp_width}};
+}
+
+}  // namespace
+
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
                    const InitialWeights& init, const AxisPart& tensor)
     : mlp_width_(mlp_width / tensor.count),
-      gate_up_({{names.gate, mlp_width}, {names.up, mlp_width}}, {width}, init,
+      gate_up_(gate_up_parts(names, mlp_width), {width}, init,
                /*has_bias=*/false, {LinearCut::By::rows, tensor}),
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false,
             {LinearCut::By::columns, tensor}) {}

@@ -13,7 +13,8 @@ namespace dstrain {
 
 /// What files call the three linears of a gated feed-forward branch.
 struct GatedMlpNames {
-  std::string gate, up, down;
+  std::string gate, up;  ///< without a name for `up` that of both, gate first, in one matrix
+  std::string down;
 };
 
 /// The gated feed-forward branch, (silu(x gate^T) * (x up^T)) down^T, without biases; gate and up

@@ -177,11 +177,53 @@ constexpr ModelSizes llama(std::int64_t width, std::int64_t layers, std::int64_t
           .mlp_width = mlp_width,
           .vocab_size = 128256};
 }
+/// Llamas of before and beside Llama 3, and what is like them; `head_dim` 0: width / heads.
+constexpr ModelSizes decoder(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                             std::int64_t kv_heads, std::int64_t head_dim, std::int64_t mlp_width,
+                             std::int64_t vocab_size) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .mlp_width = mlp_width,
+          .vocab_size = vocab_size};
+}
 constexpr PublishedModel kLlamas[] = {
     {"llama-3.2-1b", {"meta-llama/Llama-3.2-1B"}, llama(2048, 16, 32, 64, 8192)},
     {"llama-3.2-3b", {"meta-llama/Llama-3.2-3B"}, llama(3072, 28, 24, 128, 8192)},
     {"llama-3.1-8b", {"meta-llama/Llama-3.1-8B"}, llama(4096, 32, 32, 128, 14336)},
     {"llama-3-8b", {"meta-llama/Meta-Llama-3-8B"}, llama(4096, 32, 32, 128, 14336)},
+    {"llama-2-7b", {"meta-llama/Llama-2-7b-hf"}, decoder(4096, 32, 32, 32, 128, 11008, 32000)},
+    {"tinyllama-1.1b", {"TinyLlama/TinyLlama_v1.1"}, decoder(2048, 22, 32, 4, 64, 5632, 32000)},
+    {"smollm2-135m", {"HuggingFaceTB/SmolLM2-135M"}, decoder(576, 30, 9, 3, 64, 1536, 49152)},
+    {"smollm2-360m", {"HuggingFaceTB/SmolLM2-360M"}, decoder(960, 32, 15, 5, 64, 2560, 49152)},
+    {"smollm2-1.7b", {"HuggingFaceTB/SmolLM2-1.7B"}, decoder(2048, 24, 32, 32, 64, 8192, 49152)},
+};
+
+constexpr PublishedModel kMistrals[] = {
+    {"mistral-7b-v0.1", {"mistralai/Mistral-7B-v0.1"}, decoder(4096, 32, 32, 8, 128, 14336, 32000)},
+    {"mistral-7b-v0.3", {"mistralai/Mistral-7B-v0.3"}, decoder(4096, 32, 32, 8, 128, 14336, 32768)},
+    {"mistral-nemo-12b",
+     {"mistralai/Mistral-Nemo-Base-2407"},
+     decoder(5120, 40, 32, 8, 128, 14336, 131072)},
+    {"mistral-small-24b",
+     {"mistralai/Mistral-Small-24B-Base-2501"},
+     decoder(5120, 40, 32, 8, 128, 32768, 131072)},
+};
+
+/// config.json of Phi-3 has no head_dim.
+constexpr ModelSize kPhi3Sizes[] = {kWidth, kLayers, kHeads, kLlamaSizes[3], kMlpWidth, kVocabSize};
+constexpr std::string_view kPhi3Targets[] = {"qkv_proj", "o_proj"};
+constexpr PublishedModel kPhi3s[] = {
+    {"phi-3-mini-4k",
+     {"microsoft/Phi-3-mini-4k-instruct"},
+     decoder(3072, 32, 32, 32, 0, 8192, 32064)},
+    {"phi-3.5-mini",
+     {"microsoft/Phi-3.5-mini-instruct"},
+     decoder(3072, 32, 32, 32, 0, 8192, 32064)},
+    {"phi-4", {"microsoft/phi-4"}, decoder(5120, 40, 40, 10, 0, 17920, 100352)},
+    {"phi-4-mini", {"microsoft/Phi-4-mini-instruct"}, decoder(3072, 32, 24, 8, 0, 8192, 200064)},
 };
 
 constexpr ModelSize kExperts = {"experts",
@@ -339,6 +381,24 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kLlamaSizes,
      .defaults = {},
      .published = kLlamas},
+    {.name = "mistral",
+     .title = "Mistral",
+     .source = "Mistral 7B, arXiv:2310.06825, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kLlamaSizes,
+     .defaults = {},
+     .published = kMistrals},
+    {.name = "phi3",
+     .title = "Phi-3",
+     .source = "Phi-3, arXiv:2404.14219, sec. 2",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kPhi3Targets,
+     .sizes = kPhi3Sizes,
+     .defaults = {},
+     .published = kPhi3s},
     {.name = "qwen2_moe",
      .title = "Qwen2 MoE",
      .source = "Qwen2, arXiv:2407.10671, table 1",

@@ -8,7 +8,7 @@ from text_files import write_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
@@ -16,12 +16,18 @@ except ImportError as missing:
 SIZES = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=400,
              max_position_embeddings=512)
 LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+# Where the room of an answer passes the original length, transformers changes over when a text does, we begin so.
+PHI3 = dict(tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=None, partial_rotary_factor=0.5,
+            rope_scaling=dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[2.0, 3.0]))
 FAMILIES = {
     "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
     "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
     "llama": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "mistral": MistralConfig(**SIZES, sliding_window=8, tie_word_embeddings=False),
+    "phi3": Phi3Config(**SIZES, **PHI3, original_max_position_embeddings=2, sliding_window=32),
+    "phi3_short": Phi3Config(**SIZES | dict(max_position_embeddings=2048), **PHI3, original_max_position_embeddings=512),
     "qwen2_moe": Qwen2MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
                                 decoder_sparse_step=1),
 }

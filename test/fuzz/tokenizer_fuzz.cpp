@@ -35,7 +35,7 @@ void try_pattern(std::string_view pattern, std::string_view text) {
   PreTokenizer::Scratch scratch;
   const std::string valid = replace_invalid_utf8(text);
   std::string joined;
-  for (const std::string_view word : cutter.split(valid, scratch)) {
+  for (const std::string_view word : cutter.split(valid, TextStart::first, scratch)) {
     if (word.empty()) std::abort();
     joined += word;
   }

@@ -57,6 +57,13 @@ def model_of(name):
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common, **layers, head_dim=8, use_sliding_window=False))
     if name.startswith("Llama-3"):
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**common, **layers, bos_token_id=0, eos_token_id=0))
+    if name.startswith("SmolLM2"):
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**common, **layers, bos_token_id=0, eos_token_id=0))
+    if name.startswith("Mistral"):
+        return transformers.MistralForCausalLM(transformers.MistralConfig(**common | dict(tie_word_embeddings=False), **layers, sliding_window=None))
+    if name.startswith("Phi-"):
+        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**common, **layers, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+                                                                    partial_rotary_factor=0.5, sliding_window=1024))
     if name.startswith("vit-"):
         return transformers.ViTForImageClassification(transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                                              intermediate_size=64, image_size=32, patch_size=16, num_labels=7))

@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -29,6 +29,9 @@ QWEN2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key
              vocab_size=67)
 LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)  # short, so that the positions of our few tokens differ
+LONGROPE = dict(rope_type="longrope", rope_theta=100.0, short_factor=[1.0, 1.1], long_factor=[1.3, 5.0])
+# No row of the table goes without its gradient, as that of pad_token_id does in transformers.
+PHI3 = dict(QWEN2, pad_token_id=None, bos_token_id=0, eos_token_id=0)
 CASES = {
     "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
     "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
@@ -39,6 +42,18 @@ CASES = {
     "qwen3, wide heads": Qwen3Config(**QWEN2, head_dim=20, tie_word_embeddings=False, rms_norm_eps=1e-5),
     "llama, tied, scaled": LlamaConfig(**QWEN2, rope_parameters=LLAMA3, tie_word_embeddings=True),
     "llama, untied": LlamaConfig(**QWEN2, head_dim=12, tie_word_embeddings=False, rms_norm_eps=1e-5),
+    "llama, as SmolLM2": LlamaConfig(**{**QWEN2, "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1}, tie_word_embeddings=True,
+                                     rope_theta=1e5, rms_norm_eps=1e-5),
+    "mistral, window": MistralConfig(**QWEN2, sliding_window=4, rms_norm_eps=1e-5),
+    "mistral, wide heads": MistralConfig(**QWEN2, head_dim=12, sliding_window=None, rms_norm_eps=1e-5),
+    "phi3": Phi3Config(**PHI3, tie_word_embeddings=False),
+    "phi3, window": Phi3Config(**PHI3, sliding_window=6),
+    "phi3, part turns, short": Phi3Config(**PHI3, tie_word_embeddings=True, max_position_embeddings=64, original_max_position_embeddings=16,
+                                          rope_parameters=dict(LONGROPE, partial_rotary_factor=0.5)),
+    "phi3, part turns, long": Phi3Config(**PHI3, tie_word_embeddings=True, max_position_embeddings=64, original_max_position_embeddings=8,
+                                         rope_parameters=dict(LONGROPE, partial_rotary_factor=0.5)),
+    "phi3, all turns, long": Phi3Config(**PHI3, max_position_embeddings=64, original_max_position_embeddings=8,
+                                        rope_parameters=dict(LONGROPE, short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.0, 3.0, 5.0])),
 }
 
 
@@ -239,7 +254,11 @@ def earlier_config(folder):
     config = json.loads((folder / "config.json").read_text())
     rope, config["torch_dtype"] = config.pop("rope_parameters"), config.pop("dtype")
     config["rope_theta"] = rope.pop("rope_theta")
-    config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    if share := rope.pop("partial_rotary_factor", None):
+        config["partial_rotary_factor"] = share
+    if rope["rope_type"] == "longrope":  # as Microsoft writes it
+        rope = dict(type=rope["rope_type"], short_factor=rope["short_factor"], long_factor=rope["long_factor"])
+    config["rope_scaling"] = rope if rope.get("rope_type") != "default" else None
     config.pop("layer_types", None)
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -319,6 +338,8 @@ def main():
                                      ("qwen2, published", CASES["qwen2, untied"], earlier_config),
                                      ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
                                      ("llama, published", CASES["llama, tied, scaled"], earlier_config),
+                                     ("mistral, published", CASES["mistral, window"], earlier_config),
+                                     ("phi3, published", CASES["phi3, part turns, long"], earlier_config),
                                      ("llama, of 2023", LlamaConfig(**{**QWEN2, "num_key_value_heads": 4}), ungrouped_config)):
             folder = Path(root) / name.replace(", ", "-")
             folder.mkdir()

@@ -55,6 +55,19 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("meta-llama/Llama-3.2-3B") == 3'212'749'824);
   CHECK(num_parameters("llama-3.1-8b") == 8'030'261'248);
   CHECK(num_parameters("llama-3-8b") == 8'030'261'248);
+  CHECK(num_parameters("llama-2-7b") == 6'738'415'616);
+  CHECK(num_parameters("tinyllama-1.1b") == 1'100'048'384);
+  CHECK(num_parameters("HuggingFaceTB/SmolLM2-135M") == 134'515'008);
+  CHECK(num_parameters("smollm2-360m") == 361'821'120);
+  CHECK(num_parameters("smollm2-1.7b") == 1'711'376'384);
+  CHECK(num_parameters("mistral-7b-v0.1") == 7'241'732'096);
+  CHECK(num_parameters("mistralai/Mistral-7B-v0.3") == 7'248'023'552);
+  CHECK(num_parameters("mistral-nemo-12b") == 12'247'782'400);
+  CHECK(num_parameters("mistral-small-24b") == 23'572'403'200);
+  CHECK(num_parameters("phi-3-mini-4k") == 3'821'079'552);
+  CHECK(num_parameters("phi-3.5-mini") == 3'821'079'552);
+  CHECK(num_parameters("microsoft/phi-4") == 14'659'507'200);
+  CHECK(num_parameters("phi-4-mini") == 3'836'021'760);
 }
 
 TEST_CASE("a language model says what it is", "[models]") {
@@ -87,7 +100,7 @@ TEST_CASE("a tied head reads the embedding's own table", "[models]") {
 TEST_CASE("matrices of every block lie before its vectors", "[models]") {
   for (const ModelConfig& config :
        {test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-        test::small_llama_config(), test::small_config()}) {
+        test::small_llama_config(), test::small_phi3_config(), test::small_config()}) {
     const Model model = make_model(config, {.classes = 3, .sequence = 8});
     for (const auto& block : model.blocks) {
       CAPTURE(block->name());

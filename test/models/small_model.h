@@ -78,6 +78,21 @@ inline ModelConfig small_llama_config() {
   return config;
 }
 
+/// A Mistral of two layers.
+inline ModelConfig small_mistral_config() {
+  ModelConfig config = small_llama_config();
+  config.name = "mistral-7b-v0.1";
+  return config;
+}
+
+/// A Phi-3 of two layers, with joined tensors and heads of which a part turns.
+inline ModelConfig small_phi3_config() {
+  ModelConfig config = small_qwen2_config();
+  config.name = "phi-4-mini";
+  config.width = 32;
+  return config;
+}
+
 inline Model small_model(int classes) { return make_model(small_config(), {.classes = classes}); }
 
 }  // namespace dstrain::test

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,7 @@ namespace {
 constexpr double kMinTheta = 1, kMaxTheta = 1e12;
 
 constexpr const char* kScalings = "null, or of rope_type \"default\" or \"llama3\"";
+constexpr const char* kLongScalings = "null, or of rope_type \"default\" or \"longrope\"";
 
 /// A number of the object `rope`, the field `key` of the file.
 double rope_number(ConfigFile& file, const char* key, const nlohmann::json& rope, const char* name,
@@ -25,14 +27,54 @@ double rope_number(ConfigFile& file, const char* key, const nlohmann::json& rope
   return otherwise;
 }
 
+/// One divisor for each pair of elements that turns.
+std::vector<double> read_divisors(ConfigFile& file, const char* key, const nlohmann::json& rope,
+                                  const char* name, std::int64_t pairs) {
+  const nlohmann::json& found = rope.value(name, nlohmann::json());
+  const auto fits = [](const nlohmann::json& x) { return x.is_number() && x > 0 && x <= 1e6; };
+  if (found.is_array() && std::ssize(found) == pairs && std::ranges::all_of(found, fits))
+    return found.get<std::vector<double>>();
+  file.refuse(key, fmt::format("with a {} of {} numbers above 0", name, pairs));
+  return {};
+}
+
+/// LongRoPE as transformers has it: the original length stands beside rope_scaling or in it, and
+/// the factor follows from the two lengths.
+void read_longrope(ConfigFile& file, const char* key, const nlohmann::json& rope,
+                   DecoderConfig& config) {
+  constexpr double kMax = 1 << 30;
+  const std::int64_t pairs = config.rotary() / 2;
+  ops::RopeScaling& scaling = config.rope_scaling;
+  scaling.short_divisors = read_divisors(file, key, rope, "short_factor", pairs);
+  scaling.long_divisors = read_divisors(file, key, rope, "long_factor", pairs);
+  const double longest = file.number_within("max_position_embeddings", 1, kMax, 4096);
+  const char* original = "original_max_position_embeddings";
+  scaling.positions = file.has(original) ? file.number_within(original, 2, kMax, longest)
+                                         : rope_number(file, key, rope, original, longest, 2, kMax);
+  const double factor =
+      rope_number(file, key, rope, "factor", longest / scaling.positions, 1e-3, kMax);
+  const double usual =
+      factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(scaling.positions));
+  scaling.amplitude = rope_number(file, key, rope, "attention_factor", usual, 1e-3, 1e3);
+  config.notes.push_back(fmt::format(
+      "{}: samples of up to {:.0f} tokens turn by the short factors of longrope, longer ones and "
+      "answers with more room by the long ones",
+      file.path().string(), scaling.positions));
+}
+
 void read_scaling(ConfigFile& file, const char* key, const nlohmann::json& rope,
-                  ops::RopeScaling& scaling) {
+                  const DecoderKind& kind, DecoderConfig& config) {
+  ops::RopeScaling& scaling = config.rope_scaling;
   // Earlier files say type.
   const nlohmann::json type =
       rope.value("rope_type", rope.value("type", nlohmann::json("default")));
-  if (rope.value("partial_rotary_factor", nlohmann::json(1)) != 1)
+  if (!kind.longrope && rope.value("partial_rotary_factor", nlohmann::json(1)) != 1)
     file.refuse(key, "without a partial_rotary_factor; dstrain turns all of a head");
   if (type == "default") return;
+  if (kind.longrope) {
+    if (type == "longrope" || type == "su") return read_longrope(file, key, rope, config);
+    return file.refuse(key, kLongScalings);
+  }
   if (type != "llama3") return file.refuse(key, kScalings);
   constexpr double kMax = 1 << 24;
   scaling.factor = rope_number(file, key, rope, "factor", 0, 1, kMax);
@@ -45,16 +87,20 @@ void read_scaling(ConfigFile& file, const char* key, const nlohmann::json& rope,
 }
 
 /// Base and scaling of the rotary positions; transformers 5 writes both into rope_parameters.
-void read_rope(ConfigFile& file, DecoderConfig& config) {
+void read_rope(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config) {
   config.rope_theta = file.number_within("rope_theta", kMinTheta, kMaxTheta, config.rope_theta);
+  if (kind.longrope) config.rotary_share = file.number_within("partial_rotary_factor", 1e-3, 1, 1);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!file.has(key)) continue;
     const nlohmann::json& rope = file.json().at(key);
     if (!rope.is_object()) {
-      file.refuse(key, kScalings);
+      file.refuse(key, kind.longrope ? kLongScalings : kScalings);
       continue;
     }
-    read_scaling(file, key, rope, config.rope_scaling);
+    if (kind.longrope)
+      config.rotary_share =
+          rope_number(file, key, rope, "partial_rotary_factor", config.rotary_share, 1e-3, 1);
+    read_scaling(file, key, rope, kind, config);
     config.rope_theta =
         rope_number(file, key, rope, "rope_theta", config.rope_theta, kMinTheta, kMaxTheta);
   }
@@ -75,6 +121,13 @@ void read_experts(ConfigFile& file, DecoderConfig& config) {
   } else {
     file.refuse(key, fmt::format("a list of numbers from 0 to {}", config.layers - 1));
   }
+}
+
+/// transformers takes the usual window where the file says nothing, and none for null.
+void read_window(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;
+  const char* key = "sliding_window";
+  config.window = file.json().contains(key) ? file.size(key, kMax, 0) : kind.published.window;
 }
 
 /// As many as heads of queries where the family need not say it.
@@ -103,7 +156,11 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   derive_kv_heads(family, config);
   config.qkv_bias = file.flag("qkv_bias", kind.published.qkv_bias);
   config.qk_norm = kind.published.qk_norm;
-  read_rope(file, config);
+  read_rope(file, kind, config);
+  if (kind.longrope && config.head_dim > 0 && (config.rotary() < 2 || config.rotary() % 2 != 0))
+    file.refuse("partial_rotary_factor",
+                fmt::format("so that an even number of {} elements turns", config.head_dim));
+  if (kind.windowed) read_window(file, kind, config);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   config.tied = file.flag("tie_word_embeddings", false);
@@ -113,17 +170,17 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   }
   if (file.flag("use_sliding_window", false))
     file.refuse("use_sliding_window", "false; dstrain attends to all earlier tokens");
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
+  for (const char* key : {"attention_bias", "mlp_bias", "lm_head_bias"}) {
     if (file.flag(key, false))
       file.refuse(key, fmt::format("false; dstrain has no {} with that", family.title));
   }
   if (!says_head_dim && file.has("head_dim") && file.json().at("head_dim") != config.head_dim)
     file.refuse("head_dim", "hidden_size / num_attention_heads");
-  if (file.number("attention_dropout", 0) != 0) {
-    config.notes.push_back(fmt::format(
-        "{}: attention_dropout is {}; dstrain trains {} without "
-        "dropout",
-        file.path().string(), shown_json(file.json().at("attention_dropout")), family.title));
+  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
+    if (file.number(key, 0) == 0) continue;
+    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains {} without dropout",
+                                       file.path().string(), key, shown_json(file.json().at(key)),
+                                       family.title));
   }
   if (family.has_experts()) read_experts(file, config);
   file.raise();
@@ -177,6 +234,10 @@ std::int64_t DecoderConfig::expert_layers() const {
   std::int64_t number = 0;
   for (std::int64_t layer = 0; layer < layers; ++layer) number += has_experts(layer) ? 1 : 0;
   return number;
+}
+
+nlohmann::json window_field(const DecoderConfig& config) {
+  return config.window > 0 ? nlohmann::json(config.window) : nlohmann::json();
 }
 
 DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& family,

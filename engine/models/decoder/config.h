@@ -19,7 +19,10 @@ struct DecoderConfig : ModelSizes {
   double norm_eps = 1e-6;
   double init_std = 0.02;
   double stream_scale = 1;  ///< times what travels between blocks; not of config.json
-  bool qkv_bias = false;                   ///< query, key and value have biases
+  std::int64_t window = 0;  ///< a token sees itself and window - 1 earlier ones; 0: all
+  double rotary_share = 1;  ///< of each head's elements, the first, that turn
+  std::int64_t positions = 0, begin_token = 0, end_token = 0;  ///< for files of random weights
+  bool qkv_bias = false;                                       ///< query, key and value have biases
   bool qk_norm = false;                    ///< each head of query and key is normed
   bool tied = false;                       ///< the embedding's table is the head's
   bool norm_topk = false;                  ///< the weights of a token's experts add up to 1
@@ -29,10 +32,17 @@ struct DecoderConfig : ModelSizes {
   std::vector<std::string> notes;          ///< on fields of that file which dstrain does not follow
 
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// Elements of a head that turn, as transformers rounds them.
+  [[nodiscard]] std::int64_t rotary() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_share);
+  }
   [[nodiscard]] bool has_experts(std::int64_t layer) const;
   /// How many layers have experts.
   [[nodiscard]] std::int64_t expert_layers() const;
 };
+
+/// sliding_window of config.json; null: there is none.
+[[nodiscard]] nlohmann::json window_field(const DecoderConfig& config);
 
 /// What makes a family of such decoders.
 struct DecoderKind {
@@ -42,6 +52,10 @@ struct DecoderKind {
   void (*specialize)(std::string_view name, DecoderConfig& config);
   /// Fields of config.json for transformers that are neither sizes nor common to the families.
   nlohmann::json (*fields)(const DecoderConfig& config);
+  bool joined = false;    ///< query, key and value are one tensor of files, gate and up another
+  bool windowed = false;  ///< config.json has sliding_window; published.window where it does not
+  /// config.json may have partial_rotary_factor, and rope_scaling of longrope, but not of llama3.
+  bool longrope = false;
 };
 
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/models/token_stem.h"
@@ -27,21 +28,27 @@ std::string layer_name(std::int64_t index) { return fmt::format("model.layers.{}
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
-AttentionNames decoder_attention_names(const std::string& layer, const DecoderConfig& config) {
+AttentionNames decoder_attention_names(const std::string& layer, const DecoderConfig& config,
+                                       const DecoderKind& kind) {
   const std::string attention = layer + ".self_attn";
+  if (kind.joined) return {.qkv = {attention + ".qkv_proj"}, .output = attention + ".o_proj"};
   return {.qkv = {attention + ".q_proj", attention + ".k_proj", attention + ".v_proj"},
           .output = attention + ".o_proj",
           .query_norm = config.qk_norm ? attention + ".q_norm" : "",
           .key_norm = config.qk_norm ? attention + ".k_norm" : ""};
 }
 
-ops::AttentionShape attention_shape(const DecoderConfig& config) {
+ops::AttentionShape attention_shape(const DecoderConfig& config, const ModelInputs& inputs) {
+  // A window that no sample fills hides nothing, and not every library has windows.
+  const bool fits = inputs.sequence > 0 && inputs.sequence <= config.window;
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .causal = true,
           .rope_theta = config.rope_theta,
-          .rope_scaling = config.rope_scaling};
+          .rope_scaling = config.rope_scaling,
+          .rotary = config.rotary(),
+          .window = fits ? 0 : config.window};
 }
 
 MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
@@ -55,14 +62,23 @@ MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
                      .normalize = config.norm_topk}};
 }
 
-GatedMlpNames mlp_names(const std::string& layer) {
+GatedMlpNames mlp_names(const std::string& layer, const DecoderKind& kind) {
+  if (kind.joined)
+    return {.gate = layer + ".mlp.gate_up_proj", .up = "", .down = layer + ".mlp.down_proj"};
   return {.gate = layer + ".mlp.gate_proj",
           .up = layer + ".mlp.up_proj",
           .down = layer + ".mlp.down_proj"};
 }
 
 /// Error{usage} where ranks cannot share the layers evenly.
-void check_ranks(const DecoderConfig& config, const Splits& splits) {
+void check_ranks(const DecoderConfig& config, const ModelFamily& family, const DecoderKind& kind,
+                 const Splits& splits) {
+  if (kind.joined && !splits.tensor.whole())
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.tensor: {}, but files of {} have query, key and value in one "
+                            "tensor, which dstrain does not cut",
+                            splits.tensor.count, family.title),
+                "use parallel.tensor: 1");
   ModelSizes cut = config;
   if (config.expert_layers() == config.layers) cut.mlp_width = 0;
   require_tensor_degree(cut, splits.tensor);
@@ -75,12 +91,12 @@ double stream_eps(const DecoderConfig& config) {
 }
 
 template <class FeedForward>
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, const ModelInputs& inputs,
-                                  std::int64_t index, FeedForward mlp) {
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind& kind,
+                                  const ModelInputs& inputs, std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
   SelfAttention attention(
-      decoder_attention_names(name, config), config.width, attention_shape(config), initial(config),
-      {.qkv = config.qkv_bias, .output = false}, config.norm_eps, inputs.splits);
+      decoder_attention_names(name, config, kind), config.width, attention_shape(config, inputs),
+      initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps, inputs.splits);
   attention.scale_output(config.stream_scale);
   mlp.scale_output(config.stream_scale);
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
@@ -95,20 +111,20 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const ModelInputs
       std::move(mlp));
 }
 
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
-                                  const ModelInputs& inputs) {
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind& kind,
+                                  std::int64_t index, const ModelInputs& inputs) {
   const std::string name = layer_name(index);
   const AxisPart& tensor = inputs.splits.tensor;
   if (!config.has_experts(index)) {
     return make_layer(
-        config, inputs, index,
-        GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
+        config, kind, inputs, index,
+        GatedMlp(mlp_names(name, kind), config.width, config.mlp_width, initial(config), tensor));
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
                          .layers = config.expert_layers(),
                          .tokens = std::max<std::int64_t>(config.sequence, 1)};
-  return make_layer(config, inputs, index,
+  return make_layer(config, kind, inputs, index,
                     Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
@@ -116,7 +132,7 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
-  check_ranks(config, inputs.splits);
+  check_ranks(config, family, kind, inputs.splits);
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
@@ -127,7 +143,8 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                                           config.stream_scale);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    blocks.push_back(make_layer(config, kind, i, inputs));
   blocks.push_back(
       std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)), shape,
                                      config.tied ? &table : nullptr, initial(config)));
