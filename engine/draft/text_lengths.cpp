@@ -34,8 +34,7 @@ std::int64_t tokens_of(const text::Encoder& encoder, const text::Record& record,
     return std::ssize(tokens);
   }
   tokens = encoder.begin;
-  encoder.append(record.prompt, tokens);
-  encoder.append(record.response, tokens);
+  encoder.append_record(record.prompt, record.response, tokens);
   if (tokens.empty() || tokens.back() != encoder.end) tokens.push_back(encoder.end);
   return std::ssize(tokens);
 }

@@ -15,6 +15,7 @@ try:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tokenizer_families import SPACE, pre_tokenizers, prepending, sentence_piece
     from tokenizer_samples import Samples, train
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -24,13 +25,22 @@ SYSTEM = "You are a careful tutor."
 rng = random.Random(5)
 
 
+def make_tokenizer(kind, texts):
+    """"legacy" puts a space before each text, "mistral" before the first; a response goes on where its prompt ends."""
+    if kind == "legacy":
+        return sentence_piece(texts, 1000, prepending())
+    if kind == "mistral":
+        return sentence_piece(texts, 1000, pre_tokenizer=pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False))
+    return train(kind, 1000, texts)
+
+
 def write_tokenizer(folder, kind, texts):
-    tokenizer = train(kind, 1000, texts)
+    tokenizer = make_tokenizer(kind, texts)
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
     template = "{%- if x %}{{- '<|im_start|>system\\n" + SYSTEM + "<|im_end|>\\n' }}{%- endif %}"
     (folder / "tokenizer_config.json").write_text(json.dumps(
-        {"eos_token": "</s>", "pad_token": "<pad>"} if kind == "bloom" else
+        {"eos_token": "</s>", "pad_token": "<pad>" if kind == "bloom" else "<unk>"} if kind != "qwen" else
         {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "chat_template": template}))
     return tokenizer
 
@@ -114,10 +124,10 @@ def demand_figures(what, figures, lengths, sequence):
     assert least <= figures["packed_rows"] <= 1.25 * least + 2, (what, figures, least)
 
 
-def squad(scratch, samples, tokenizer, v2):
+def squad(scratch, samples, tokenizer, v2, model="bloom"):
     name, suffix = ("squad_v2", "v2.0") if v2 else ("plain_text", "v1.1")
     splits = {"train": make_questions(samples, 700, v2), "dev": make_questions(samples, 80, v2)}
-    folder = scratch / f"squad-{suffix}"
+    folder = scratch / f"squad-{suffix}-{model}"
     for split, questions in splits.items():
         write_squad_json(folder / "json" / f"{split}-{suffix}.json", questions, v2)
     train_table = squad_table(splits["train"])
@@ -125,8 +135,8 @@ def squad(scratch, samples, tokenizer, v2):
     write_parquet(folder / f"parquet/{name}/train-00001-of-00002.parquet", train_table.slice(300), row_group_size=100, compression="zstd")
     write_parquet(folder / f"parquet/{name}/validation-00000-of-00001.parquet", squad_table(splits["dev"]))
     for kind in ("json", "parquet"):
-        cache = scratch / f"cache-{suffix}-{kind}"
-        settings = [f"data.path={folder / kind}", f"data.tokenizer={scratch / 'bloom'}", "data.sequence=128", "data.loss=response"]
+        cache = scratch / f"cache-{suffix}-{kind}-{model}"
+        settings = [f"data.path={folder / kind}", f"data.tokenizer={scratch / model}", "data.sequence=128", "data.loss=response"]
         figures, _ = prepare("recipes/bloom/bloom-560m_squad.yaml", cache, settings)
         end = tokenizer.token_to_id("</s>")
         files = only_cache(cache, 2)
@@ -144,7 +154,7 @@ def squad(scratch, samples, tokenizer, v2):
             # Samples cut before their answer have nothing left to learn.
             used = [len(t) for t, r, _ in read_cache(path) if r < 128]
             demand_figures(f"squad {suffix} {kind} {split}", figures["train" if split == "train" else "test"], used, 128)
-    print(f"squad {suffix}: {len(splits['train'])} + {len(splits['dev'])} samples equal")
+    print(f"squad {suffix}, {model}: {len(splits['train'])} + {len(splits['dev'])} samples equal")
 
 
 def metamathqa(scratch, samples, tokenizer):
@@ -216,14 +226,16 @@ def wrong_parquet(scratch, samples):
 
 with tempfile.TemporaryDirectory() as place:
     scratch = pathlib.Path(place)
-    special = {"bloom": ["</s>"], "qwen": ["<|im_end|>"]}
-    for kind in ("bloom", "qwen"):
+    special = {"bloom": ["</s>"], "qwen": ["<|im_end|>"], "legacy": ["</s>"], "mistral": ["</s>"]}
+    for kind in special:
         samples = Samples(7, special[kind])
         tokenizer = write_tokenizer(scratch / kind, kind, [samples.sentence() for _ in range(2000)])
         if kind == "bloom":
             squad(scratch, samples, tokenizer, v2=False)
             squad(scratch, samples, tokenizer, v2=True)
             wrong_parquet(scratch, samples)
+        elif kind != "qwen":
+            squad(scratch, samples, tokenizer, v2=True, model=kind)
         else:
             metamathqa(scratch, samples, tokenizer)
     result = run("data", "prepare", ROOT / "recipes/quickstart.yaml")

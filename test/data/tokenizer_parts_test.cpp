@@ -18,10 +18,11 @@ using Words = std::vector<std::string>;
 
 const std::string kSpace = "\u2581";
 
-Words cut_words(const Json& pre_tokenizer, const std::string& text, bool begins = true) {
+Words cut_words(const Json& pre_tokenizer, const std::string& text,
+                TextStart start = TextStart::first) {
   PreTokenizer::Scratch scratch;
   const PreTokenizer cutter(pre_tokenizer, "tokenizer.json");
-  const auto& words = cutter.split(text, begins, scratch);
+  const auto& words = cutter.split(text, start, scratch);
   return {words.begin(), words.end()};
 }
 
@@ -76,8 +77,11 @@ TEST_CASE("Metaspace marks spaces, and prepends by its scheme", "[tokenizer]") {
   CHECK(cut_words(metaspace("always", false), "a b") == Words{kSpace + "a" + kSpace + "b"});
   CHECK(cut_words(metaspace("always", false), " a") == Words{kSpace + "a"});
   CHECK(cut_words(metaspace("first", false), "a") == Words{kSpace + "a"});
-  CHECK(cut_words(metaspace("first", false), "a", /*begins=*/false) == Words{"a"});
+  CHECK(cut_words(metaspace("first", false), "a", TextStart::part) == Words{"a"});
   CHECK(cut_words(metaspace("never", true), "a b") == Words{"a", kSpace + "b"});
+  for (const char* scheme : {"always", "first", "never"})
+    CHECK(cut_words(metaspace(scheme, true), "a b", TextStart::continued) ==
+          Words{"a", kSpace + "b"});
 }
 
 TEST_CASE("Digits cuts numbers apart, each digit or all", "[tokenizer]") {
@@ -112,6 +116,27 @@ TEST_CASE("Prepend stands before each part between special tokens", "[tokenizer]
   CHECK(tokenizer->encode("ab</s>ab ab") == Ids{kSpaceAb, 2, kSpaceAb, kSpaceAb});
   CHECK(tokenizer->decode(Ids{kSpaceAb, 2, kSpaceAb, kSpaceAb}) == "ab ab ab");
   CHECK(tokenizer->decode(Ids{kSpaceAb, 2, kSpaceAb}, false) == "ab</s> ab");
+}
+
+TEST_CASE("a text that goes on gets nothing in front, unless a token stands before it",
+          "[tokenizer]") {
+  Json file = character_file();
+  for (const bool normalised : {true, false}) {
+    if (!normalised) {
+      file["normalizer"] = nullptr;
+      file["pre_tokenizer"] = metaspace("always", false);
+    }
+    const auto tokenizer = opened(file);
+    const auto behind = [&](std::int32_t last, const std::string& text) {
+      Ids ids;
+      tokenizer->encode_around(text, {}, tokenizer->start_behind(last), ids);
+      return ids;
+    };
+    CHECK(behind(kA, " ab") == Ids{kSpaceAb});
+    CHECK(behind(kA, "ab ab") == Ids{kAb, kSpaceAb});
+    CHECK(behind(2, "ab ab") == Ids{kSpaceAb, kSpaceAb});
+    CHECK(behind(kA, "</s>ab") == Ids{2, kSpaceAb});
+  }
 }
 
 TEST_CASE("Metaspace of the first part only leaves those behind tokens as they are",

@@ -39,7 +39,7 @@ std::shared_ptr<const Tokenizer> made(const Json& file, const Json& config = nul
 Words words_of(const Json& pre_tokenizer, const std::string& text) {
   PreTokenizer::Scratch scratch;
   const PreTokenizer cutter(pre_tokenizer, "tokenizer.json");
-  const auto& words = cutter.split(text, true, scratch);
+  const auto& words = cutter.split(text, TextStart::first, scratch);
   return {words.begin(), words.end()};
 }
 

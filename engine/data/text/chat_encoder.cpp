@@ -163,7 +163,9 @@ class ChatEncoder {
     for (const std::int32_t id : tokenizer_->encode(chat.prompt))
       tokens.push_back(static_cast<std::uint32_t>(id));
     sample.last_answer = static_cast<std::uint32_t>(tokens.size() - first);
-    for (const std::int32_t id : tokenizer_->encode(chat.completion))
+    std::vector<std::int32_t> ids;
+    tokenizer_->encode_around(chat.completion, {}, start_behind(tokens, first), ids);
+    for (const std::int32_t id : ids)
       tokens.push_back(static_cast<std::uint32_t>(id) | kTrainedMark);
     tokens.push_back(end_ | kTrainedMark);
     sample.end = tokens.size();
@@ -171,13 +173,21 @@ class ChatEncoder {
     return sample;
   }
 
+  /// Where a text stands behind the tokens from `first` on.
+  [[nodiscard]] TextStart start_behind(const std::vector<std::uint32_t>& tokens,
+                                       std::size_t first) const {
+    if (tokens.size() == first) return TextStart::first;
+    return tokenizer_->start_behind(static_cast<std::int32_t>(tokens.back() & ~kTrainedMark));
+  }
+
   void add(const chat::Text& text, std::size_t begin, std::size_t end, std::uint32_t mark,
            Encoded& encoded) const {
     if (begin >= end) return;
     std::vector<std::int32_t> ids;
     const auto plain = plain_ranges(text, begin, end);
-    encoded.sample.special_texts += tokenizer_->encode_around(
-        std::string_view(text.bytes()).substr(begin, end - begin), plain, ids);
+    encoded.sample.special_texts +=
+        tokenizer_->encode_around(std::string_view(text.bytes()).substr(begin, end - begin), plain,
+                                  start_behind(encoded.tokens, 0), ids);
     for (const std::int32_t id : ids)
       encoded.tokens.push_back(static_cast<std::uint32_t>(id) | mark);
   }

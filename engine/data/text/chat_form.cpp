@@ -95,7 +95,7 @@ std::vector<std::int64_t> ChatForm::prompt(const Tokenizer& tokenizer,
                                            const chat::Conversation& chat) const {
   const chat::Text text = renderer_.prompt(chat);
   std::vector<std::int32_t> ids;
-  tokenizer.encode_around(text.bytes(), plain_ranges(text, 0, text.size()), ids);
+  tokenizer.encode_around(text.bytes(), plain_ranges(text, 0, text.size()), TextStart::first, ids);
   return {ids.begin(), ids.end()};
 }
 

@@ -25,6 +25,16 @@ struct EncodedChat {
 struct Encoder {
   /// Appends the tokens of `text`, special ones by their names; several threads call it at once.
   std::function<void(std::string_view text, std::vector<std::uint32_t>& tokens)> append;
+  /// The same of a text that goes on where the text of `tokens` ends; null: as `append`.
+  std::function<void(std::string_view text, std::vector<std::uint32_t>& tokens)> append_more;
+  /// A record's prompt, which may be empty, and its response; returns where that begins.
+  std::size_t append_record(std::string_view prompt, std::string_view response,
+                            std::vector<std::uint32_t>& tokens) const {
+    append(prompt, tokens);
+    const std::size_t of_response = tokens.size();
+    (append_more && !prompt.empty() ? append_more : append)(response, tokens);
+    return of_response;
+  }
   /// The same of a chat, with marks, and its samples, one or more; returns why its record cannot be
   /// used. Null: records are texts.
   std::function<std::string(std::string_view json, std::vector<std::uint32_t>& tokens,

@@ -166,9 +166,8 @@ class Pipeline {
           batch.shortened.push_back(record.number);
       } else {
         batch.tokens.insert(batch.tokens.end(), encoder_.begin.begin(), encoder_.begin.end());
-        encoder_.append(record.prompt, batch.tokens);
-        sample.response = static_cast<std::uint32_t>(batch.tokens.size() - first);
-        encoder_.append(record.response, batch.tokens);
+        sample.response = static_cast<std::uint32_t>(
+            encoder_.append_record(record.prompt, record.response, batch.tokens) - first);
         if (batch.tokens.size() == first || batch.tokens.back() != encoder_.end) {
           batch.tokens.push_back(encoder_.end);
         }

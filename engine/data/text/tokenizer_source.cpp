@@ -12,6 +12,7 @@
 #include "engine/data/text/format.h"
 #include "engine/data/text/token_cache.h"
 #include "engine/data/tokenizer/chat_template.h"
+#include "engine/data/tokenizer/utf8.h"
 #include "engine/recipe/choices.h"
 
 namespace dstrain::text {
@@ -49,6 +50,15 @@ Encoder open_encoder(const DataConfig& data, const fs::path& file) {
     for (const std::int32_t id : tokenizer->encode(text)) {
       tokens.push_back(static_cast<std::uint32_t>(id));
     }
+  };
+  encoder.append_more = [tokenizer](std::string_view text, std::vector<std::uint32_t>& tokens) {
+    const std::string valid = is_utf8(text) ? std::string(text) : replace_invalid_utf8(text);
+    const TextStart start = tokens.empty()
+                                ? TextStart::first
+                                : tokenizer->start_behind(static_cast<std::int32_t>(tokens.back()));
+    std::vector<std::int32_t> ids;
+    tokenizer->encode_around(valid, {}, start, ids);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
   };
   encoder.vocab_size = tokenizer->vocab_size();
   for (const std::int32_t id : tokenizer->opening())

@@ -82,7 +82,7 @@ void Normalizer::read(const nlohmann::json& json, const std::string& path, const
   }
 }
 
-std::string_view Normalizer::apply(std::string_view text, Buffers& buffers) const {
+std::string_view Normalizer::apply(std::string_view text, Buffers& buffers, bool prepends) const {
   const std::size_t before = text.size();
   for (const Step& step : steps_) {
     std::string& buffer = buffers[text.data() == buffers[0].data() ? 1 : 0];
@@ -93,7 +93,7 @@ std::string_view Normalizer::apply(std::string_view text, Buffers& buffers) cons
     buffer.clear();
     if (step.kind == Kind::replace) {
       if (append_replaced(text, step.pattern, step.content, buffer)) text = buffer;
-    } else if (!text.empty()) {
+    } else if (prepends && !text.empty()) {
       text = buffer.append(step.content).append(text);
     }
     demand_growth(text.size(), before, path_ + ": normalizer");

@@ -21,8 +21,10 @@ class Normalizer {
   Normalizer(const nlohmann::json& json, const std::string& path);
 
   /// `text`, valid UTF-8, itself where nothing changes, else a view of one of the buffers.
-  /// Error{data} where a text grows beyond kMaxGrowth.
-  [[nodiscard]] std::string_view apply(std::string_view text, Buffers& buffers) const;
+  /// Nothing is put before it where `prepends` is false. Error{data} where a text grows beyond
+  /// kMaxGrowth.
+  [[nodiscard]] std::string_view apply(std::string_view text, Buffers& buffers,
+                                       bool prepends = true) const;
 
  private:
   enum class Kind { nfc, prepend, replace };

@@ -183,12 +183,13 @@ void PreTokenizer::apply(const Step& step, std::string_view text,
 }
 
 /// Appends `text`, with its spaces marked, to the next words.
-void PreTokenizer::mark_spaces(const Step& step, std::string_view text, bool begins,
+void PreTokenizer::mark_spaces(const Step& step, std::string_view text, TextStart start,
                                Scratch& scratch) {
   using enum Metaspace::Prepend;
   const Metaspace& metaspace = *step.metaspace;
   std::string& marked = scratch.prefixed_.emplace_back();
-  const bool wanted = metaspace.prepend == always || (metaspace.prepend == first && begins);
+  const bool wanted = (metaspace.prepend == always && start != TextStart::continued) ||
+                      (metaspace.prepend == first && start == TextStart::first);
   if (wanted && !text.starts_with(' ') && !text.starts_with(metaspace.replacement))
     marked = metaspace.replacement;
   for (const char c : text) {
@@ -205,31 +206,32 @@ void PreTokenizer::mark_spaces(const Step& step, std::string_view text, bool beg
   }
 }
 
-void PreTokenizer::add_prefix_spaces(Scratch& scratch) const {
+void PreTokenizer::add_prefix_spaces(std::string_view text, TextStart start, Scratch& scratch) {
   for (std::string_view& word : scratch.words_) {
-    if (word.starts_with(' ')) continue;
+    const bool goes_on = start == TextStart::continued && word.data() == text.data();
+    if (goes_on || word.starts_with(' ')) continue;
     scratch.prefixed_.push_back(" " + std::string(word));
     word = scratch.prefixed_.back();
   }
 }
 
-const std::vector<std::string_view>& PreTokenizer::split(std::string_view text, bool begins,
+const std::vector<std::string_view>& PreTokenizer::split(std::string_view text, TextStart start,
                                                          Scratch& scratch) const {
   scratch.prefixed_.clear();
   scratch.words_.assign(1, text);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    if (prefix_space_before_ == i) add_prefix_spaces(scratch);
+    if (prefix_space_before_ == i) add_prefix_spaces(text, start, scratch);
     scratch.next_.clear();
     for (const std::string_view word : scratch.words_) {
       if (steps_[i].metaspace) {
-        mark_spaces(steps_[i], word, begins && word.data() == text.data(), scratch);
+        mark_spaces(steps_[i], word, word.data() == text.data() ? start : TextStart::part, scratch);
       } else {
         apply(steps_[i], word, scratch.next_, scratch);
       }
     }
     std::swap(scratch.words_, scratch.next_);
   }
-  if (prefix_space_before_ == steps_.size()) add_prefix_spaces(scratch);
+  if (prefix_space_before_ == steps_.size()) add_prefix_spaces(text, start, scratch);
   return scratch.words_;
 }
 

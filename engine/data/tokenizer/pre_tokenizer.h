@@ -9,6 +9,7 @@
 
 #include "engine/data/tokenizer/metaspace.h"
 #include "engine/data/tokenizer/pattern.h"
+#include "engine/data/tokenizer/text_start.h"
 
 namespace dstrain {
 
@@ -23,10 +24,9 @@ class PreTokenizer {
   /// the key and what is not supported.
   PreTokenizer(const nlohmann::json& json, const std::string& path);
 
-  /// The words of valid, not empty UTF-8 in order, as bytes; none is empty. `begins` where it is
-  /// the beginning of what is encoded, not a part behind an added token. They live as long as
+  /// The words of valid, not empty UTF-8 in order, as bytes; none is empty. They live as long as
   /// `text` and until the next call with this scratch.
-  const std::vector<std::string_view>& split(std::string_view text, bool begins,
+  const std::vector<std::string_view>& split(std::string_view text, TextStart start,
                                              Scratch& scratch) const;
 
   /// Whether words are encoded as their bytes, not as their characters.
@@ -57,8 +57,9 @@ class PreTokenizer {
 
   static void apply(const Step& step, std::string_view text, std::vector<std::string_view>& words,
                     Scratch& scratch);
-  static void mark_spaces(const Step& step, std::string_view text, bool begins, Scratch& scratch);
-  void add_prefix_spaces(Scratch& scratch) const;
+  static void mark_spaces(const Step& step, std::string_view text, TextStart start,
+                          Scratch& scratch);
+  static void add_prefix_spaces(std::string_view text, TextStart start, Scratch& scratch);
 
   std::vector<Step> steps_;  ///< ByteLevel's own pattern is the last of them
   bool byte_level_ = false;  ///< seen while reading

@@ -80,26 +80,27 @@ struct Tokenizer::Parts {
     }
   }
 
-  /// Appends the ids of text without tokens of `raw_finder`; `begins`: what is encoded begins so.
-  void encode_text(std::string_view text, bool begins, std::vector<std::int32_t>& ids,
+  /// Appends the ids of text without tokens of `raw_finder`.
+  void encode_text(std::string_view text, TextStart start, std::vector<std::int32_t>& ids,
                    Scratch& scratch) const {
-    text = normalizer.apply(text, scratch.normalized);
+    text = normalizer.apply(text, scratch.normalized, start != TextStart::continued);
     if (text.empty()) return;
-    if (normalized_finder.empty()) return encode_words(text, begins, ids, scratch);
+    if (normalized_finder.empty()) return encode_words(text, start, ids, scratch);
     scratch.normalized_parts.clear();
     normalized_finder.split(text, scratch.normalized_parts, scratch.pattern);
     for (const TextPart& part : scratch.normalized_parts) {
       if (part.id != TextPart::kText) {
         ids.push_back(part.id);
       } else {
-        encode_words(part.text, begins && part.text.data() == text.data(), ids, scratch);
+        encode_words(part.text, part.text.data() == text.data() ? start : TextStart::part, ids,
+                     scratch);
       }
     }
   }
 
-  void encode_words(std::string_view text, bool begins, std::vector<std::int32_t>& ids,
+  void encode_words(std::string_view text, TextStart start, std::vector<std::int32_t>& ids,
                     Scratch& scratch) const {
-    for (const std::string_view word : pre_tokenizer.split(text, begins, scratch.words))
+    for (const std::string_view word : pre_tokenizer.split(text, start, scratch.words))
       bpe.encode(word, ids, scratch.bpe);
   }
 
@@ -198,15 +199,23 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       if (part.id != TextPart::kText) {
         ids.push_back(part.id);
       } else {
-        parts_->encode_text(part.text, part.text.data() == text.data(), ids, scratch);
+        parts_->encode_text(part.text,
+                            part.text.data() == text.data() ? TextStart::first : TextStart::part,
+                            ids, scratch);
       }
     }
   }
   return ids;
 }
 
+TextStart Tokenizer::start_behind(std::int32_t id) const {
+  const auto found = std::ranges::find(parts_->added, id, &AddedToken::id);
+  const bool cuts = found != parts_->added.end() && !found->normalized;
+  return cuts ? TextStart::part : TextStart::continued;
+}
+
 std::int64_t Tokenizer::encode_around(std::string_view text, std::span<const ByteRange> plain,
-                                      std::vector<std::int32_t>& ids) const {
+                                      TextStart start, std::vector<std::int32_t>& ids) const {
   DSTRAIN_CHECK(is_utf8(text), "ranges of bytes of another text");
   std::optional<ScratchPool<Scratch>::Lease> lease;
   std::optional<Scratch> own;
@@ -220,7 +229,8 @@ std::int64_t Tokenizer::encode_around(std::string_view text, std::span<const Byt
     if (part.id != TextPart::kText)
       ids.push_back(part.id);
     else
-      parts_->encode_text(part.text, part.text.data() == text.data(), ids, scratch);
+      parts_->encode_text(part.text, part.text.data() == text.data() ? start : TextStart::part, ids,
+                          scratch);
   }
   return ranges.kept;
 }

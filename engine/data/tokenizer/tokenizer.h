@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/data/tokenizer/byte_range.h"
+#include "engine/data/tokenizer/text_start.h"
 
 namespace dstrain {
 
@@ -39,10 +40,13 @@ class Tokenizer {
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens = false) const;
 
-  /// Appends the ids of valid UTF-8; special tokens that touch `plain` stay text. Returns how many
-  /// did.
+  /// Appends the ids of valid UTF-8, of which `start` says where it stands; special tokens that
+  /// touch `plain` stay text. Returns how many did.
   std::int64_t encode_around(std::string_view text, std::span<const ByteRange> plain,
-                             std::vector<std::int32_t>& ids) const;
+                             TextStart start, std::vector<std::int32_t>& ids) const;
+
+  /// Where a text stands whose predecessor ended with this token.
+  [[nodiscard]] TextStart start_behind(std::int32_t id) const;
 
   /// Tokens that the post-processor puts before a text (Llama 3: <|begin_of_text|>).
   [[nodiscard]] std::vector<std::int32_t> opening() const;
