@@ -12,6 +12,7 @@
 #include "engine/models/ensemble/ensemble.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
+#include "engine/models/mixtral/mixtral.h"
 #include "engine/models/mobilenet/mobilenet_v2.h"
 #include "engine/models/mobilenet/mobilenet_v3.h"
 #include "engine/models/model.h"
@@ -113,6 +114,13 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "mistral",
      .make = make_decoder<kMistral>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "mixtral",
+     .make = make_decoder<kMixtral>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

@@ -35,8 +35,10 @@ Call call_of_part(Call call, const at::Tensor& x_mD, AxisPart part) {
   return call;
 }
 
-GatedMlpNames mlp_of(const std::string& name) {
-  return {.gate = name + ".gate_proj", .up = name + ".up_proj", .down = name + ".down_proj"};
+GatedMlpNames mlp_of(const std::string& name, const MoeNames& names) {
+  return {.gate = name + "." + names.gate,
+          .up = name + "." + names.up,
+          .down = name + "." + names.down};
 }
 
 /// The axes of those that have several ranks.
@@ -50,21 +52,21 @@ CommAxis several(std::initializer_list<std::pair<Axis, AxisPart>> parts) {
 
 }  // namespace
 
-Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses,
+Moe::Moe(const MoeNames& names, const MoeShape& shape, const MoeLosses& losses,
          const InitialWeights& init)
-    : name_(name),
+    : name_(names.layer),
       shape_(shape),
       losses_(losses),
-      router_({{name + ".gate", shape.router.experts}}, {shape.width}, init, /*has_bias=*/false) {
+      router_({{name_ + ".gate", shape.router.experts}}, {shape.width}, init, /*has_bias=*/false) {
   DSTRAIN_CHECK(shape.router.experts % ranks() == 0,
-                fmt::format("{}: {} ranks for {} experts", name, ranks(), shape.router.experts));
+                fmt::format("{}: {} ranks for {} experts", name_, ranks(), shape.router.experts));
   std::vector<Piece> gate_up, down;
   const std::int64_t first = shape.splits.experts().index * own_experts();
   for (std::int64_t e = first; e < first + own_experts(); ++e) {
-    const GatedMlpNames names = mlp_of(fmt::format("{}.experts.{}", name, e));
-    for (const std::string& matrix : {names.gate, names.up})
+    const GatedMlpNames expert = mlp_of(fmt::format("{}.experts.{}", name_, e), names);
+    for (const std::string& matrix : {expert.gate, expert.up})
       gate_up.emplace_back(matrix + ".weight", std::vector{shape.expert_width, shape.width});
-    down.emplace_back(names.down + ".weight", std::vector{shape.width, shape.expert_width});
+    down.emplace_back(expert.down + ".weight", std::vector{shape.width, shape.expert_width});
   }
   gate_up_.hold(std::move(gate_up));
   down_.hold(std::move(down));
@@ -75,8 +77,8 @@ Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses
     if (ranks() > 1) matrices->cut = Cut::expert;
   }
   if (shape.shared_width == 0) return;
-  shared_.emplace(mlp_of(name + ".shared_expert"), shape.width, shape.shared_width, init);
-  shared_gate_.emplace(std::vector<LinearPart>{{name + ".shared_expert_gate", 1}},
+  shared_.emplace(mlp_of(name_ + ".shared_expert", names), shape.width, shape.shared_width, init);
+  shared_gate_.emplace(std::vector<LinearPart>{{name_ + ".shared_expert_gate", 1}},
                        std::vector{shape.width}, init, /*has_bias=*/false);
 }
 

@@ -28,6 +28,12 @@ struct MoeShape {
   ops::RouterShape router;
 };
 
+/// What files call a mixture of experts, and the matrices of an expert.
+struct MoeNames {
+  std::string layer;  ///< NAME below
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 /// Losses of the routers, which are means over samples and layers.
 struct MoeLosses {
   double balance = 0;       ///< coefficient
@@ -47,7 +53,7 @@ struct MoeLosses {
 /// and shared expert are on all ranks, each of which takes its own rows through them. Where ranks
 /// have parts of a sample, they add up how often its tokens choose each expert.
 ///
-/// Files call the tensors NAME.gate.weight, NAME.experts.E.{gate,up,down}_proj.weight,
+/// Files call the tensors NAME.gate.weight, NAME.experts.E.{gate,up,down}_proj.weight (MoeNames),
 /// NAME.shared_expert.{gate,up,down}_proj.weight and NAME.shared_expert_gate.weight. Matrices of
 /// experts are never multiplied in FP8.
 ///
@@ -55,7 +61,7 @@ struct MoeLosses {
 /// width of an expert.
 class Moe {
  public:
-  Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses,
+  Moe(const MoeNames& names, const MoeShape& shape, const MoeLosses& losses,
       const InitialWeights& init);
 
   /// x [m, D] -> [m, D]. On a GPU the host waits for the number of rows of each expert, while the

@@ -126,6 +126,14 @@ def gradients_by_file_name(model):
             parts = gradient.chunk(2) if stack == "gate_up_proj" else [gradient]
             for matrix, part in zip(["gate_proj", "up_proj"] if len(parts) == 2 else [stack], parts):
                 found[f"gradient/{module}.{expert}.{matrix}.weight"] = part.clone()
+    if model.config.model_type != "mixtral":
+        return found
+    names = {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
+    for name in list(found):
+        changed = name
+        for theirs, files in names.items():
+            changed = changed.replace(theirs, files)
+        found[changed] = found.pop(name)
     return found
 
 

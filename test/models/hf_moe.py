@@ -12,13 +12,15 @@ import hf_lm  # leaves with 77 where transformers is not installed
 import torch
 from hf_lm import BATCH, TOKENS, TOLERANCE, compare
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2MoeConfig, Qwen3MoeConfig
 from transformers.models.qwen2_moe.modeling_qwen2_moe import load_balancing_loss_func
 
 MOE = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
            moe_intermediate_size=24, vocab_size=67)
 QWEN2 = dict(**MOE, num_experts=6, num_experts_per_tok=2, shared_expert_intermediate_size=48)
 QWEN3 = dict(**MOE, num_experts=5, num_experts_per_tok=3, head_dim=12)
+MIXTRAL = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, vocab_size=67,
+               num_local_experts=5, num_experts_per_tok=2)
 CASES = {
     "qwen2_moe": Qwen2MoeConfig(**QWEN2),
     "qwen2_moe, tied, even weights": Qwen2MoeConfig(**QWEN2, norm_topk_prob=True, tie_word_embeddings=True),
@@ -28,6 +30,8 @@ CASES = {
     "qwen3_moe": Qwen3MoeConfig(**QWEN3),
     "qwen3_moe, even weights": Qwen3MoeConfig(**QWEN3, norm_topk_prob=True),
     "qwen3_moe, all experts": Qwen3MoeConfig(**{**QWEN3, "num_experts_per_tok": 5}, norm_topk_prob=True),
+    "mixtral": MixtralConfig(**MIXTRAL),
+    "mixtral, window, wide heads": MixtralConfig(**MIXTRAL, sliding_window=4, head_dim=12, tie_word_embeddings=True),
 }
 BALANCE, Z = 0.3, 0.2
 
@@ -119,6 +123,7 @@ def main():
         losses = (("router losses, one layer", Qwen2MoeConfig(**{**QWEN2, "num_hidden_layers": 1}), 1, None),
                   ("router losses", Qwen2MoeConfig(**QWEN2), 3, None),
                   ("router losses, even weights", Qwen3MoeConfig(**QWEN3, norm_topk_prob=True), 2, None),
+                  ("router losses, mixtral", MixtralConfig(**MIXTRAL), 2, None),
                   ("router losses, padding", Qwen2MoeConfig(**QWEN2), 3, [TOKENS, 4, 7]),
                   ("router losses, padding and even weights", Qwen3MoeConfig(**QWEN3, norm_topk_prob=True), 2, [3, 10]))
         for name, config, samples, lengths in losses:

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -7,7 +8,9 @@
 #include "engine/models/bloom/config.h"
 #include "engine/models/family.h"
 #include "engine/models/llama/llama.h"
+#include "engine/models/mistral/mistral.h"
 #include "engine/models/model.h"
+#include "engine/models/phi3/phi3.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "test/models/bind.h"
 #include "test/models/small_model.h"
@@ -64,6 +67,8 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("mistralai/Mistral-7B-v0.3") == 7'248'023'552);
   CHECK(num_parameters("mistral-nemo-12b") == 12'247'782'400);
   CHECK(num_parameters("mistral-small-24b") == 23'572'403'200);
+  CHECK(num_parameters("mixtral-8x7b") == 46'702'792'704);
+  CHECK(num_parameters("mistralai/Mixtral-8x22B-v0.1") == 140'630'071'296);
   CHECK(num_parameters("phi-3-mini-4k") == 3'821'079'552);
   CHECK(num_parameters("phi-3.5-mini") == 3'821'079'552);
   CHECK(num_parameters("microsoft/phi-4") == 14'659'507'200);
@@ -218,6 +223,63 @@ TEST_CASE("what a language model's config.json asks for and dstrain has not is r
             "rope_type \"default\" or \"llama3\"");
   config.name = "bloom-560m";
   CHECK(error(R"({"model_type":"qwen2"})") == path + ": model_type is 'qwen2', not 'bloom'");
+}
+
+TEST_CASE("windows and parts that turn are read as transformers reads them", "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const std::string sizes =
+      R"("hidden_size":32,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+         "intermediate_size":24,"vocab_size":50)";
+  const auto write = [&](const std::string& type, const std::string& more) {
+    write_file_atomically(path, R"({"model_type":")" + type + "\"," + more + sizes + "}");
+  };
+  const auto mistral = [&](const std::string& more) {
+    write("mistral", more);
+    return decoder_config(config, *family_of("mistral"), kMistral);
+  };
+  CHECK(mistral("").window == 4096);
+  CHECK(mistral(R"("sliding_window":null,)").window == 0);
+  CHECK(mistral(R"("sliding_window":7,)").window == 7);
+  const auto phi3 = [&](const std::string& more) {
+    write("phi3", more);
+    return decoder_config(config, *family_of("phi3"), kPhi3);
+  };
+  CHECK(phi3("").window == 0);
+  CHECK(phi3(R"("partial_rotary_factor":0.75,)").rotary() == 6);
+  const DecoderConfig scaled = phi3(
+      R"("rope_scaling":{"type":"longrope","short_factor":[1,2,3,4],"long_factor":[5,6,7,8]},
+         "max_position_embeddings":64,"original_max_position_embeddings":16,)");
+  CHECK(scaled.rope_scaling.positions == 16);
+  CHECK(scaled.rope_scaling.long_divisors == std::vector<double>{5, 6, 7, 8});
+  CHECK(scaled.rope_scaling.amplitude == Approx(std::sqrt(1.5)));
+  REQUIRE(scaled.notes.size() == 1);
+  CHECK_THAT(scaled.notes[0], Catch::Contains("of up to 16 tokens turn by the short factors"));
+  const auto refused = [&](const std::string& type, const std::string& more) {
+    write(type, more);
+    return error_of(config, ErrorKind::data);
+  };
+  CHECK_THAT(refused("mistral", R"("sliding_window":0,)"),
+             Catch::Contains("sliding_window is 0; it must be a whole number from 1 to"));
+  CHECK_THAT(refused("phi3", R"("partial_rotary_factor":0.4,)"),
+             Catch::Contains("it must be so that an even number of 8 elements turns"));
+  CHECK_THAT(refused("phi3", R"("rope_scaling":{"type":"longrope","short_factor":[1,2],
+                                 "long_factor":[5,6,7,8]},)"),
+             Catch::Contains("it must be with a short_factor of 4 numbers above 0"));
+  CHECK_THAT(refused("phi3", R"("rope_scaling":{"rope_type":"llama3"},)"),
+             Catch::Contains("it must be null, or of rope_type \"default\" or \"longrope\""));
+  CHECK_THAT(refused("mistral", R"("rope_scaling":{"rope_type":"longrope"},)"),
+             Catch::Contains("it must be null, or of rope_type \"default\" or \"llama3\""));
+}
+
+TEST_CASE("tensor ranks do not cut tensors that files join", "[models]") {
+  ModelInputs inputs{.sequence = 8};
+  inputs.splits.tensor = {.index = 0, .count = 2};
+  CHECK_THROWS_WITH(make_model(test::small_phi3_config(), inputs),
+                    Catch::Contains("parallel.tensor: 2, but files of Phi-3 have query, key and "
+                                    "value in one tensor, which dstrain does not cut"));
 }
 
 TEST_CASE("both generations of config.json say the rotary base", "[models]") {

@@ -20,10 +20,10 @@ namespace {
 
 TEST_CASE("every block of a language model keeps exactly the bytes that its cost states",
           "[models][cost]") {
-  ModelConfig config =
-      GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(),
-               test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_phi3_config(), test::small_qwen2_moe_config(),
+                                test::small_qwen3_moe_config(), test::small_mixtral_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
@@ -113,10 +113,10 @@ std::vector<Bytes> run_in_two_parts(Model& model, const Batch& batch, const Bloc
 
 TEST_CASE("a backward in two parts holds the bytes that its cost states, with the same gradients",
           "[models][cost]") {
-  ModelConfig config =
-      GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(),
-               test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_phi3_config(), test::small_qwen2_moe_config(),
+                                test::small_qwen3_moe_config(), test::small_mixtral_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});

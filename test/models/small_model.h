@@ -85,6 +85,17 @@ inline ModelConfig small_mistral_config() {
   return config;
 }
 
+/// A Mixtral of two layers with five experts.
+inline ModelConfig small_mixtral_config() {
+  ModelConfig config = small_llama_config();
+  config.name = "mixtral-8x7b";
+  config.mlp_width = 0;
+  config.experts = 5;
+  config.experts_per_token = 2;
+  config.expert_width = 12;
+  return config;
+}
+
 /// A Phi-3 of two layers, with joined tensors and heads of which a part turns.
 inline ModelConfig small_phi3_config() {
   ModelConfig config = small_qwen2_config();

@@ -28,7 +28,7 @@ const Overrides kMixture = {
 
 Overrides mixture_of(const std::string& model, const Overrides& more) {
   Overrides all = kMixture;
-  all.push_back(model == "qwen3-30b-a3b" ? "model.head_dim=16" : "model.shared_width=32");
+  all.push_back(model == "qwen2.5-3b-moe" ? "model.shared_width=32" : "model.head_dim=16");
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -49,7 +49,8 @@ const ExpertRanks kTensorExpert = {4, {"parallel.tensor=2", "parallel.expert=2"}
 }  // namespace
 
 TEST_CASE("experts over expert and tensor ranks train as on one rank", "[train][experts]") {
-  const std::string model = GENERATE(as<std::string>(), "qwen2.5-3b-moe", "qwen3-30b-a3b");
+  const std::string model =
+      GENERATE(as<std::string>(), "qwen2.5-3b-moe", "qwen3-30b-a3b", "mixtral-8x7b");
   const ExpertRanks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
   CAPTURE(model, ranks.count, ranks.overrides);
   const Trace expected = small_run(model, 1, mixture_of(model, {}));

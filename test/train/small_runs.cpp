@@ -12,19 +12,21 @@
 namespace dstrain::test {
 
 Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
-  const bool bloom = model.starts_with("bloom"), cnn = model == "cnn",
-             images = cnn || model == "vit";
+  const bool bloom = model.starts_with("bloom"), mixtral = model.starts_with("mixtral"),
+             cnn = model == "cnn", images = cnn || model == "vit";
   std::vector<std::string> all = {fmt::format("run.steps={}", kSmallSteps), "run.epochs=0",
                                   "batch.global=24", "batch.micro=2", "precision.compute=fp32",
                                   // The norm adds up stages in another order, and clipping uses it.
                                   "optimizer.clip_norm=0"};
   if (!images) {
-    all.insert(all.end(),
-               {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
-                "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
-                model.starts_with("qwen3") ? "optimizer.no_decay=[\"*norm*\"]"
-                                           : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
-    if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+    all.insert(
+        all.end(),
+        {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
+         "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
+         model.starts_with("qwen3") || mixtral ? "optimizer.no_decay=[\"*norm*\"]"
+                                               : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
+    if (!bloom) all.push_back("model.kv_heads=2");
+    if (!bloom && !mixtral) all.push_back("model.mlp_width=64");
   }
   // The update follows the gradient: AdamW's first ones follow its sign, and so rounding.
   if (cnn) all.insert(all.end(), {"optimizer.name=sgd", "optimizer.lr=0.02"});

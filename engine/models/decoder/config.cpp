@@ -107,8 +107,13 @@ void read_rope(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config)
 }
 
 /// Which layers have experts, and how their results are weighted.
-void read_experts(ConfigFile& file, DecoderConfig& config) {
-  config.norm_topk = file.flag("norm_topk_prob", false);
+void read_experts(ConfigFile& file, const ModelFamily& family, const DecoderKind& kind,
+                  DecoderConfig& config) {
+  config.norm_topk = file.flag("norm_topk_prob", kind.published.norm_topk);
+  if (file.number("router_jitter_noise", 0) != 0)
+    config.notes.push_back(fmt::format(
+        "{}: router_jitter_noise is {}; dstrain trains {} without", file.path().string(),
+        shown_json(file.json().at("router_jitter_noise")), family.title));
   config.sparse_step = file.size("decoder_sparse_step", config.layers, 1);
   const char* key = "mlp_only_layers";
   if (!file.has(key)) return;
@@ -182,7 +187,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
                                        file.path().string(), key, shown_json(file.json().at(key)),
                                        family.title));
   }
-  if (family.has_experts()) read_experts(file, config);
+  if (family.has_experts()) read_experts(file, family, kind, config);
   file.raise();
   config.file = json_text(file.json());
   return config;

@@ -44,6 +44,14 @@ struct DecoderConfig : ModelSizes {
 /// sliding_window of config.json; null: there is none.
 [[nodiscard]] nlohmann::json window_field(const DecoderConfig& config);
 
+/// What files call the mixture of experts of a layer, and the matrices of an expert.
+struct ExpertNames {
+  const char* layer = "mlp";
+  const char* gate = "gate_proj";
+  const char* up = "up_proj";
+  const char* down = "down_proj";
+};
+
 /// What makes a family of such decoders.
 struct DecoderKind {
   const char* model_class;  ///< of transformers
@@ -56,6 +64,7 @@ struct DecoderKind {
   bool windowed = false;  ///< config.json has sliding_window; published.window where it does not
   /// config.json may have partial_rotary_factor, and rope_scaling of longrope, but not of llama3.
   bool longrope = false;
+  ExpertNames experts = {};
 };
 
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists

@@ -125,7 +125,11 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind
                          .layers = config.expert_layers(),
                          .tokens = std::max<std::int64_t>(config.sequence, 1)};
   return make_layer(config, kind, inputs, index,
-                    Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
+                    Moe({.layer = fmt::format("{}.{}", name, kind.experts.layer),
+                         .gate = kind.experts.gate,
+                         .up = kind.experts.up,
+                         .down = kind.experts.down},
+                        moe_shape(config, inputs), losses, initial(config)));
 }
 
 }  // namespace
