@@ -50,7 +50,8 @@ struct Parameter {
   Init init = Init::zeros;
   double init_std = 0.02;
 
-  bool decay = true;  ///< weight decay reaches it
+  bool decay = true;     ///< weight decay reaches it
+  double lr_factor = 1;  ///< of the recipe's learning rate
   /// Parts are matrices [rows, columns] inside a layer, neither of embeddings nor of the head: what
   /// an optimizer of whole matrices (Muon) updates.
   bool hidden_matrix = false;

@@ -59,8 +59,10 @@ void add_adapters(Model& model, const LoraConfig& config) {
     const auto usual = model.family->recipe().lora_targets;
     patterns.assign(usual.begin(), usual.end());
   }
-  const LowRankOptions options = {
-      .rank = config.rank, .scale = adapter_scale(config), .dropout = config.dropout};
+  const LowRankOptions options = {.rank = config.rank,
+                                  .scale = adapter_scale(config),
+                                  .dropout = config.dropout,
+                                  .lr_ratio = config.lr_ratio};
   std::set<std::string> matched;
   const auto head = model.blocks.back()->linears();
   const auto fits = [&](const std::string& pattern, const AdaptedMap& map) {

@@ -32,6 +32,7 @@ LowRank::LowRank(const std::string& prefix, const Piece& whole, std::int64_t fir
                 {0, options.rank})) {
   // Uniform within 1 / sqrt(columns), whose variance is a third of the bound's square.
   a_.init = Init::uniform;
+  b_.lr_factor = options.lr_ratio;
   a_.init_std = 1 / std::sqrt(3.0 * static_cast<double>(whole_columns_));
 }
 

@@ -16,8 +16,9 @@ namespace dstrain {
 
 struct LowRankOptions {
   std::int64_t rank = 0;
-  double scale = 1;    ///< of the product
-  double dropout = 0;  ///< share of x's elements set to zero in training
+  double scale = 1;     ///< of the product
+  double dropout = 0;   ///< share of x's elements set to zero in training
+  double lr_ratio = 1;  ///< learning rate of b over that of a
 };
 
 /// What is added to one matrix of a linear map: y + scale * dropout(x) a^T b^T, where only a and b

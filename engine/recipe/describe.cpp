@@ -214,6 +214,13 @@ void describe(LoraConfig& c, Visitor& v) {
            .min = 0,
            .max = 1,
            .below_max = true});
+  v.field(
+      "lr_ratio", c.lr_ratio,
+      {.text = "Learning rate of the matrices B, which start at zero, over that of the matrices "
+               "A, which is optimizer.lr (LoRA+).",
+       .min = 0,
+       .above_min = true,
+       .source = "arXiv:2402.12354, sec. 4"});
   v.field("targets", c.targets, {.text = targets});
   v.field(
       "also_train", c.also_train,

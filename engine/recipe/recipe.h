@@ -118,6 +118,7 @@ struct LoraConfig {
   double alpha = 16;
   bool rslora = false;  ///< scale by alpha / sqrt(rank) in place of alpha / rank
   double dropout = 0;
+  double lr_ratio = 1;               ///< learning rate of B over that of A
   std::vector<std::string> targets;  ///< patterns of the names of linear maps
   /// Patterns of tensor names trained in full beside the adapters.
   std::vector<std::string> also_train;

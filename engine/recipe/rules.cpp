@@ -509,8 +509,8 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   }
   if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
-    add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.targets", "lora.also_train",
-         "lora.weights", "lora.base", "lora.double"},
+    add({"lora.alpha", "lora.rslora", "lora.dropout", "lora.lr_ratio", "lora.targets",
+         "lora.also_train", "lora.weights", "lora.base", "lora.double"},
         "lora.rank 0 adds no adapters");
   } else {
     if (r.lora.base == LoraBase::compute)

@@ -14,12 +14,14 @@ from hf_models import FAMILIES, answers_of_transformers, make_texts, write_model
 try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
+    from peft.optimizers import create_loraplus_optimizer
     from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
 
 TOKENS = 24
+GOLDEN = pathlib.Path("test/golden/nf4")
 ATTENTION = ["q_proj", "v_proj"]
 # name: family, what LoraConfig gets
 ADAPTERS = {
@@ -98,6 +100,22 @@ def refused(folder, change, *words):
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
+def losses_of_lora_plus(rows, ratio):
+    """20 steps of PEFT on the model of test/golden/nf4, each on all rows."""
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(GOLDEN / "llama"), GOLDEN / "adapter", is_trainable=True).train()
+    optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-2, loraplus_lr_ratio=ratio, betas=(0.9, 0.999), eps=1e-8,
+                                          loraplus_weight_decay=0.1)
+    tokens, found = torch.tensor(rows), []
+    for _ in range(20):
+        optimizer.zero_grad()
+        logits = model(input_ids=tokens).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -134,6 +152,29 @@ with tempfile.TemporaryDirectory() as scratch:
         [figures] = [json.loads(found.read_text()) for found in (scratch / f"evaluated-{name}").rglob("evaluation.json")]
         loss = mean_loss(PeftModel.from_pretrained(base_of(family), scratch / name).eval(), tokenizers[family], pairs[:7])
         assert math.isclose(figures["loss"], loss, rel_tol=1e-5), (name, figures, loss)
+
+    # B learns faster than A as in PEFT's LoRA+, on one rank and on two.
+    known = json.loads((GOLDEN / "losses.json").read_text())
+    path = scratch / "lora-plus.yaml"
+    path.write_text(f"""
+model:     {{ weights: {GOLDEN}/llama }}
+lora:      {{ rank: 4, alpha: 8, targets: [all-linear], weights: {GOLDEN}/adapter, lr_ratio: 4 }}
+data:      {{ name: jsonl, path: {GOLDEN}/train.jsonl, test_share: 0, response: "{{text}}", tokenizer: {GOLDEN}/llama, sequence: 32, cache: {scratch}/cache }}
+batch:     {{ global: 2, micro: 1 }}
+optimizer: {{ name: adamw, lr: 1.0e-2, betas: [0.9, 0.999], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 0, schedule: constant, warmup_steps: 0 }}
+precision: {{ compute: fp32 }}
+parallel:  {{ backend: gloo }}
+run:       {{ steps: 20, evaluate: never, output: {scratch}/runs, checkpoint: {{ every: never }} }}
+""")
+    wanted = losses_of_lora_plus(known["tokens"], 4)
+    for ranks, stage in ((1, 0), (2, 3)):
+        name = f"lora-plus-{ranks}"
+        expect_success(run("launch", path, "--ranks", ranks, "--run-name", name, "--set", f"parallel.zero.stage={stage}"))
+        rows = map(json.loads, (scratch / "runs" / name / "metrics.jsonl").read_text().splitlines())
+        found = [row["loss"] for row in rows if "loss" in row]
+        apart = max(abs(a - b) / b for a, b in zip(found, wanted, strict=True))
+        assert apart < 1e-5 < max(abs(a - b) / b for a, b in zip(found, known["base"])), (ranks, apart, found, wanted)
+    print(f"  LoRA+: losses within {apart:.2g} of PEFT's", flush=True)
 
     # Those of a run answer in PEFT as the run does.
     for name, family, lora in (("r-rslora", "qwen2", "rslora: true, targets: [all-linear]"), ("r-table", "llama", "also_train: [embed_tokens, model.norm]"),

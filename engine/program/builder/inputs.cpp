@@ -13,7 +13,7 @@ constexpr int kSlots = 2;
 /// The head's forward and backward take longer than its input would to leave and come back, as in a
 /// language model: so the inputs of the blocks before it have time for that.
 bool head_hides_inputs(const Writer& writer) {
-  // Of forward, by byte: a third of 700 TFLOP/s for twice the time of 25 GB/s.
+  // FLOPs of forward, a third of all, for each byte: 700 TFLOP/s, and 25 GB/s both ways.
   constexpr Flops kFlopsPerByte = 20'000;
   const int head = writer.num_blocks() - 1;
   if (head < 1 || !writer.own.local(head) || writer.recomputed(head)) return false;

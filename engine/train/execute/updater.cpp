@@ -82,11 +82,11 @@ std::vector<double> first_moments(const OptimizerConfig& config) {
   return first;
 }
 
-/// One launch per range of one rule and weight decay that the part meets.
+/// One launch per range of one rule, learning rate and weight decay that the part meets.
 template <class Visit>
 void Updater::for_each_step(int group, double lr, const PartMemory& part,
                             const Visit& visit) const {
-  for (const auto& [range, decay, name] : states_.update_ranges(group)) {
+  for (const auto& [range, decay, lr_factor, name] : states_.update_ranges(group)) {
     const Range met = intersect(part.range, range);
     if (met.empty()) continue;
     const std::int64_t begin = met.begin - part.range.begin;
@@ -95,7 +95,7 @@ void Updater::for_each_step(int group, double lr, const PartMemory& part,
                          .moments = {},
                          .gradient = view(part.gradient),
                          .compute = {},
-                         .rule = make_rule(name, options_.optimizer, lr,
+                         .rule = make_rule(name, options_.optimizer, lr * lr_factor,
                                            decay ? options_.optimizer.weight_decay : 0),
                          .seed = seed(group),
                          .first_element = met.begin};
@@ -206,8 +206,9 @@ void Updater::update_matrices(int group, double lr, const at::Tensor& control,
                         .narrow(0, part.begin - matrix.range.begin, part.size())
                         .to(at::kFloat),
         .compute = {},
-        .rule = optimizer::MuonStep{.step = lr * adjusted(options_.optimizer.adjust_lr, matrix),
-                                    .shrink = lr * weight_decay},
+        .rule = optimizer::MuonStep{.step = lr * matrix.lr_factor *
+                                            adjusted(options_.optimizer.adjust_lr, matrix),
+                                    .shrink = lr * matrix.lr_factor * weight_decay},
         .seed = seed(group),
         .first_element = part.begin};
     if (options_.compute != at::kFloat) step.compute = view(states_.own_parameters(group));

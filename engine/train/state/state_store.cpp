@@ -93,14 +93,18 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
           matrices.push_back({{begin, begin + part.numel()},
                               part.rows.size(),
                               part.columns.size(),
-                              parameter.decay});
+                              parameter.decay,
+                              parameter.lr_factor});
           begin += part.numel();
         }
         continue;
       }
-      if (ranges.empty() || ranges.back().decay != parameter.decay || ranges.back().rule != rule)
-        ranges.push_back({range, parameter.decay, rule});
-      ranges.back().range.end = range.end;
+      const UpdateRange own{range, parameter.decay, parameter.lr_factor, rule};
+      if (!ranges.empty() && ranges.back().updates_as(own)) {
+        ranges.back().range.end = range.end;
+      } else {
+        ranges.push_back(own);
+      }
     }
     update_ranges_.push_back(std::move(ranges));
     matrices_.push_back(std::move(matrices));

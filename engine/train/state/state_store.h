@@ -104,13 +104,17 @@ class StateStore {
   }
   [[nodiscard]] bool holds(int group) const { return layout_.holds(stage_, group); }
 
-  /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
+  /// Ranges of the flat group that one element-wise rule updates with one weight decay and
+  /// learning rate, in order,
   /// without the padding at its end.
   struct UpdateRange {
     Range range;
     bool decay = true;
+    double lr_factor = 1;
     OptimizerName rule = OptimizerName::adamw;
-    bool operator==(const UpdateRange&) const = default;
+    [[nodiscard]] bool updates_as(const UpdateRange& other) const {
+      return decay == other.decay && lr_factor == other.lr_factor && rule == other.rule;
+    }
   };
   [[nodiscard]] const std::vector<UpdateRange>& update_ranges(int group) const {
     return update_ranges_[static_cast<std::size_t>(group)];
@@ -120,6 +124,7 @@ class StateStore {
     Range range;
     std::int64_t rows = 0, columns = 0;
     bool decay = true;
+    double lr_factor = 1;
   };
   [[nodiscard]] const std::vector<Matrix>& matrices(int group) const {
     return matrices_[static_cast<std::size_t>(group)];
