@@ -14,6 +14,7 @@ constexpr KnownFolder kKnownFolders[] = {
     {"Llama-3.2-1B", "meta-llama/Llama-3.2-1B", {}},
     {"SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M", {}},
     {"Mistral-7B-v0.3", "mistralai/Mistral-7B-v0.3", {}},
+    {"OLMo-2-0425-1B", "allenai/OLMo-2-0425-1B", {}},
     {"Phi-4-mini-instruct", "microsoft/Phi-4-mini-instruct", {}},
     {"vit-base-patch16-224", "google/vit-base-patch16-224", {}},
     {"mobilenetv2_100", "timm/mobilenetv2_100.ra_in1k", {}},

@@ -16,6 +16,7 @@
 #include "engine/models/mobilenet/mobilenet_v2.h"
 #include "engine/models/mobilenet/mobilenet_v3.h"
 #include "engine/models/model.h"
+#include "engine/models/olmo2/olmo2.h"
 #include "engine/models/phi3/phi3.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
@@ -121,6 +122,13 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "mixtral",
      .make = make_decoder<kMixtral>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "olmo2",
+     .make = make_decoder<kOlmo2>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

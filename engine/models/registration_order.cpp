@@ -26,6 +26,17 @@ constexpr std::array<std::string_view, 11> kDecoderLayer = {
 constexpr std::array<std::string_view, 6> kPhi3Layer = {
     "self_attn.o_proj", "self_attn.qkv_proj", "mlp.gate_up_proj",
     "mlp.down_proj",    "input_layernorm",    "post_attention_layernorm"};
+constexpr std::array<std::string_view, 11> kOlmo2Layer = {"self_attn.q_proj",
+                                                          "self_attn.k_proj",
+                                                          "self_attn.v_proj",
+                                                          "self_attn.o_proj",
+                                                          "self_attn.q_norm",
+                                                          "self_attn.k_norm",
+                                                          "mlp.gate_proj",
+                                                          "mlp.up_proj",
+                                                          "mlp.down_proj",
+                                                          "post_attention_layernorm",
+                                                          "post_feedforward_layernorm"};
 constexpr std::array<std::string_view, 2> kDecoderAfter = {"model.norm", "lm_head"};
 constexpr std::array<std::string_view, 2> kBloomBefore = {"transformer.word_embeddings",
                                                           "transformer.word_embeddings_layernorm"};
@@ -37,6 +48,7 @@ constexpr std::array<std::string_view, 2> kBloomAfter = {"transformer.ln_f", "lm
 
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
 constexpr Order kPhi3 = {"model.layers.", kDecoderBefore, kPhi3Layer, kDecoderAfter};
+constexpr Order kOlmo2Order = {"model.layers.", kDecoderBefore, kOlmo2Layer, kDecoderAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
 /// Place of a tensor: part of the model, layer, module, weight before bias; -1 as module: unknown.
@@ -69,6 +81,7 @@ const Order* order_of(std::string_view family) {
   if (family == "qwen2" || family == "qwen3" || family == "llama" || family == "mistral")
     return &kDecoder;
   if (family == "phi3") return &kPhi3;
+  if (family == "olmo2") return &kOlmo2Order;
   return nullptr;
 }
 

@@ -75,9 +75,13 @@ SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
         std::vector{width}, init, biases.qkv);
   }
   if (names.query_norm.empty()) return;
-  norms_ = {.query = head_norm(names.query_norm, shape.head_dim),
-            .key = head_norm(names.key_norm, shape.head_dim),
-            .eps = norm_eps};
+  const bool all = names.norms_all_heads;
+  DSTRAIN_CHECK(!all || tensor.whole(), "a norm over the heads of several ranks");
+  norms_ = {
+      .query = head_norm(names.query_norm, all ? shape.width() : shape.head_dim),
+      .key = head_norm(names.key_norm, all ? shape.kv_heads * shape.head_dim : shape.head_dim),
+      .eps = norm_eps,
+      .all_heads = all};
 }
 
 at::Tensor SelfAttention::with_shared_head(const at::Tensor& q, const at::Tensor& kv) const {
@@ -113,14 +117,22 @@ void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
   if (norms_) list.insert(list.end(), {&norms_->query, &norms_->key});
 }
 
+Bytes SelfAttention::norms_saved_bytes(std::int64_t rows, int compute_bytes) const {
+  if (!norms_->all_heads) return ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes);
+  const auto one = [&](std::int64_t width) {
+    return ops::norm_query_key_saved_bytes({.heads = 1, .head_dim = width}, rows, compute_bytes);
+  };
+  return one(shape_.width()) + one(shape_.kv_heads * shape_.head_dim);
+}
+
 std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t tokens,
-                                             int compute_bytes) const {
+                                             int compute_bytes, bool input_is_kept) const {
   const std::int64_t rows = batch * tokens;
-  std::vector<LayerCost> list = {qkv_.cost(rows, compute_bytes)};
+  std::vector<LayerCost> list = {qkv_.cost(rows, compute_bytes, input_is_kept)};
   if (shared_) list.push_back(shared_->cost(rows, compute_bytes, true));
   if (norms_) {
     LayerCost heads{.name = layer_name_of(norms_->query) + ", key",
-                    .saved_bytes = ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes)};
+                    .saved_bytes = norms_saved_bytes(rows, compute_bytes)};
     count(norms_->query, heads);
     count(norms_->key, heads);
     list.push_back(std::move(heads));

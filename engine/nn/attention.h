@@ -19,6 +19,7 @@ struct AttentionNames {
   std::vector<std::string> qkv;  ///< query, key and value, or one matrix of all three
   std::string output;
   std::string query_norm = {}, key_norm = {};  ///< of each head; empty: none
+  bool norms_all_heads = false;                ///< these norms are over all heads at once
 };
 
 /// Which of them have a bias.
@@ -63,8 +64,9 @@ class SelfAttention {
   }
   /// For `batch` samples of `tokens` tokens, whose rows all ranks see; the products of causal
   /// attention count half.
+  /// Another layer may keep its input.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
-                                              int compute_bytes) const;
+                                              int compute_bytes, bool input_is_kept = false) const;
   /// Collectives for `rows` rows.
   [[nodiscard]] std::vector<Exchange> exchanges(std::int64_t rows, int compute_bytes) const;
   /// Backward, beside the gradient of its output.
@@ -81,11 +83,14 @@ class SelfAttention {
   std::int64_t kv_width_ = 0;     ///< of all key heads
   std::int64_t shared_head_ = 0;  ///< the one that this rank uses
   Linear output_;
-  /// A norm for each query and key head (Qwen3), or none.
+  /// A norm for each query and key head (Qwen3), or for all of them at once (OLMo 2), or none.
   struct HeadNorms {
     Parameter query, key;
     double eps = 0;
+    bool all_heads = false;
   };
+  /// Bytes that they keep for `rows` rows.
+  [[nodiscard]] Bytes norms_saved_bytes(std::int64_t rows, int compute_bytes) const;
   std::optional<HeadNorms> norms_;
 };
 

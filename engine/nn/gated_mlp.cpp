@@ -25,9 +25,10 @@ at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
   return down_.forward_gated(x_mD, gate_up_, call);
 }
 
-std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {
+std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
+                                        bool input_is_kept) const {
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
-  LayerCost gate_up = gate_up_.cost(rows, compute_bytes),
+  LayerCost gate_up = gate_up_.cost(rows, compute_bytes, input_is_kept),
             down = down_.cost(rows, compute_bytes, true);
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
   LayerCost swiglu{.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};

@@ -37,8 +37,9 @@ class GatedMlp {
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }
-  /// For `rows` rows of all ranks.
-  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
+  /// For `rows` rows of all ranks. Another layer may keep its input.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes,
+                                              bool input_is_kept = false) const;
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
+#include "engine/nn/gated_mlp.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/moe.h"
 #include "engine/nn/parameter_order.h"
@@ -34,12 +36,14 @@ struct LayerPlace {
   AxisPart tensor = {};        ///< of attention and feed-forward; other rows are those of this rank
   std::int64_t tile_rows = 0;  ///< on which the MLP works at once (memory.tiles); 0: all
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
+  bool norms_after = false;  ///< norms are of what branches make; then this rank has all heads
 
   /// Layers hand on {x + delta}, the sum, for the sake of memory.
   [[nodiscard]] bool joined() const { return tile_rows > 0; }
 };
 
-/// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
+/// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or with the norms
+/// behind the branches: x + norm(attention(x)), then x + norm(mlp(x)). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
 /// are one pass. Joined, it is their sum, with the same bits: half the bytes, for one pass more.
 ///
@@ -84,6 +88,7 @@ class PreNormLayer final : public Block {
                                      ? batch.tokens.size(0)
                                      : input[0].size(0) * place_.tensor.count / place_.tokens;
     const Call call = Call::of(batch, context);
+    if (place_.norms_after) return normed_after(input, samples, batch, context, call);
     const at::Tensor before = attention_.maxima_for_input(input[0], call),
                      after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
@@ -107,7 +112,7 @@ class PreNormLayer final : public Block {
                        own_rows = rows / place_.tensor.count;
     const Bytes whole = rows * place_.width * shape.compute_bytes;       // one [M, D]
     const Bytes stream = own_rows * place_.width * shape.compute_bytes;  // one [m, D]
-    std::vector<LayerCost> in_mlp_layers = mlp_.layers(rows, shape.compute_bytes);
+    std::vector<LayerCost> in_mlp_layers = mlp_layers(rows, shape.compute_bytes);
     Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
     if constexpr (!kExperts) {
       if (tiled(own_rows)) in_mlp = take_tiles(in_mlp_layers, stream, shape.compute_bytes);
@@ -119,12 +124,17 @@ class PreNormLayer final : public Block {
     // The first norm keeps its sum, which is the input where nothing is added; the second norm's
     // sum is handed on, so the boundary counts it, unless what is handed on is another sum. What
     // follows a norm keeps the norm's output, or what it gathers of all ranks'.
-    std::vector<LayerCost> layers = {norm_before_.cost(own_rows, sums_first() ? stream : 0)};
+    // A norm behind a branch keeps what that makes, and branches keep the sums that they take,
+    // unless these are handed on.
+    const bool after = place_.norms_after;
+    std::vector<LayerCost> layers = {
+        norm_before_.cost(own_rows, after || sums_first() ? stream : 0)};
     const auto append = [&layers](std::vector<LayerCost> more) {
       layers.insert(layers.end(), more.begin(), more.end());
     };
     std::vector<LayerCost> in_attention_layers =
-        attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes);
+        attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes,
+                          /*input_is_kept=*/after && !sums_first());
     // Cut between ranks, the branches are gathered before they are whole, and summed after that.
     const bool cut = !place_.tensor.whole();
     const auto add_exchanges = [&](const std::vector<LayerCost>& branch) {
@@ -139,7 +149,7 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
-    const Bytes kept_sum = place_.joined() ? stream : 0;
+    const Bytes kept_sum = after || place_.joined() ? stream : 0;
     append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
@@ -166,10 +176,35 @@ class PreNormLayer final : public Block {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
+    if (after) {
+      // A branch's output beside its norm's.
+      cost.forward_workspace += stream;
+      cost.backward_workspace += stream;
+    }
     return cost;
   }
 
  private:
+  /// forward() with the norms behind the branches.
+  [[nodiscard]] Tensors normed_after(const Tensors& input, std::int64_t samples, const Batch& batch,
+                                     const BlockContext& context, const Call& call) {
+    const at::Tensor x_mD = sums_first() ? input[0] + input[1] : input[0];
+    const at::Tensor attended_mD = attention_.forward({x_mD}, samples, batch.sequences, call);
+    const at::Tensor y_mD = x_mD + norm_before_.forward(attended_mD, std::nullopt).second;
+    at::Tensor delta_mD =
+        norm_after_.forward(feed_forward({y_mD}, batch, context, call), std::nullopt).second;
+    if (place_.joined()) return {delta_mD.add_(y_mD)};
+    return {y_mD, delta_mD};
+  }
+
+  [[nodiscard]] std::vector<LayerCost> mlp_layers(std::int64_t rows, int compute_bytes) const {
+    if constexpr (std::is_same_v<FeedForward, GatedMlp>)
+      return mlp_.layers(rows, compute_bytes,
+                         /*input_is_kept=*/place_.norms_after && !place_.joined());
+    else
+      return mlp_.layers(rows, compute_bytes);
+  }
+
   /// These work on this rank's own rows, and exchange others.
   static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
 

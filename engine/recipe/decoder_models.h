@@ -182,4 +182,11 @@ inline constexpr PublishedModel kMixtrals[] = {
     {"mixtral-8x22b", {"mistralai/Mixtral-8x22B-v0.1"}, mixtral(6144, 56, 48, 16384, 32768)},
 };
 
+inline constexpr PublishedModel kOlmo2s[] = {
+    {"olmo2-1b", {"allenai/OLMo-2-0425-1B"}, decoder(2048, 16, 16, 16, 0, 8192, 100352)},
+    {"olmo2-7b", {"allenai/OLMo-2-1124-7B"}, decoder(4096, 32, 32, 32, 0, 11008, 100352)},
+    {"olmo2-13b", {"allenai/OLMo-2-1124-13B"}, decoder(5120, 40, 40, 40, 0, 13824, 100352)},
+    {"olmo2-32b", {"allenai/OLMo-2-0325-32B"}, decoder(5120, 64, 40, 8, 0, 27648, 100352)},
+};
+
 }  // namespace dstrain

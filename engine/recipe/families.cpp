@@ -110,7 +110,7 @@ constexpr ModelSize kLlamaSizes[] = {
     kVocabSize,
 };
 
-/// config.json of Phi-3 has no head_dim.
+/// config.json of Phi-3 and OLMo 2 has no head_dim.
 constexpr ModelSize kPhi3Sizes[] = {kWidth, kLayers, kHeads, kLlamaSizes[3], kMlpWidth, kVocabSize};
 constexpr std::string_view kPhi3Targets[] = {"qkv_proj", "o_proj"};
 
@@ -284,6 +284,15 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kQwen3MoeSizes,
      .defaults = {},
      .published = kQwen3Moes},
+    {.name = "olmo2",
+     .title = "OLMo 2",
+     .source = "OLMo 2, arXiv:2501.00656, table 3",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kPhi3Sizes,
+     .defaults = {},
+     .published = kOlmo2s},
     {.name = "mixtral",
      .title = "Mixtral",
      .source = "Mixtral, arXiv:2401.04088, table 1",

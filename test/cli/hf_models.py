@@ -8,7 +8,7 @@ from text_files import write_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
@@ -28,6 +28,7 @@ FAMILIES = {
     "mistral": MistralConfig(**SIZES, sliding_window=8, tie_word_embeddings=False),
     "phi3": Phi3Config(**SIZES, **PHI3, original_max_position_embeddings=2, sliding_window=32),
     "phi3_short": Phi3Config(**SIZES | dict(max_position_embeddings=2048), **PHI3, original_max_position_embeddings=512),
+    "olmo2": Olmo2Config(**SIZES, bos_token_id=0, eos_token_id=0, pad_token_id=None),
     "mixtral": MixtralConfig(**{**SIZES, "intermediate_size": 24}, num_local_experts=4, sliding_window=None),
     "qwen2_moe": Qwen2MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
                                 decoder_sparse_step=1),

@@ -64,6 +64,8 @@ def model_of(name):
     if name.startswith("Phi-"):
         return transformers.Phi3ForCausalLM(transformers.Phi3Config(**common, **layers, bos_token_id=0, eos_token_id=0, pad_token_id=0,
                                                                     partial_rotary_factor=0.5, sliding_window=1024))
+    if name.startswith("OLMo-2"):
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common, **layers, bos_token_id=0, eos_token_id=0, pad_token_id=0))
     if name.startswith("vit-"):
         return transformers.ViTForImageClassification(transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                                              intermediate_size=64, image_size=32, patch_size=16, num_labels=7))

@@ -76,6 +76,7 @@ TEST_CASE("a model's name, other name, family or beginning is the recipe", "[imp
       {"llama", "zero2", "llama/llama-3.2-1b_squad.yaml"},
       {"smollm2", "zero2", "llama/smollm2-135m_squad.yaml"},
       {"mistral", "zero1", "mistral/mistral-7b-v0.3_squad_lora.yaml"},
+      {"olmo2", "zero2", "olmo/olmo2-1b_squad.yaml"},
       {"phi-4-mini", "zero1", "phi/phi-4-mini_squad_lora.yaml"},
       {"quickstart", "zero3", "quickstart.yaml"},
       {"recipes/cnn/vgg16_random_ddp.yaml", "zero3", "cnn/vgg16_random_ddp.yaml"}};

@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -46,6 +46,8 @@ CASES = {
                                      rope_theta=1e5, rms_norm_eps=1e-5),
     "mistral, window": MistralConfig(**QWEN2, sliding_window=4, rms_norm_eps=1e-5),
     "mistral, wide heads": MistralConfig(**QWEN2, head_dim=12, sliding_window=None, rms_norm_eps=1e-5),
+    "olmo2": Olmo2Config(**PHI3, tie_word_embeddings=False),
+    "olmo2, tied, own keys": Olmo2Config(**{**PHI3, "num_key_value_heads": 4}, tie_word_embeddings=True),
     "phi3": Phi3Config(**PHI3, tie_word_embeddings=False),
     "phi3, window": Phi3Config(**PHI3, sliding_window=6),
     "phi3, part turns, short": Phi3Config(**PHI3, tie_word_embeddings=True, max_position_embeddings=64, original_max_position_embeddings=16,

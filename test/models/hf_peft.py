@@ -16,7 +16,7 @@ try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors.torch import load_file, save_file
-    from transformers import (BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+    from transformers import (BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                               Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
@@ -34,7 +34,9 @@ DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_k
                vocab_size=67, tie_word_embeddings=True)
 QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
 MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "qwen2": Qwen2ForCausalLM,
-        "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM}
+        "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM,
+        "olmo2": Olmo2ForCausalLM}
+OLMO2 = Olmo2Config(**DECODER, pad_token_id=None)
 MISTRAL, PHI3 = MistralConfig(**DECODER, sliding_window=4), Phi3Config(**DECODER, pad_token_id=None)
 LATER = [f"model.layers.{layer}.mlp.{name}_proj" for layer in (1, 2) for name in ("up", "down")]
 
@@ -56,6 +58,7 @@ CASES = {
     "llama": (LLAMA, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "mistral": (MISTRAL, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "phi3": (PHI3, 8, 16, ["qkv_proj", "o_proj"], [], []),
+    "olmo2, all maps": (OLMO2, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ["*_proj"], ["q_norm"]),
     "phi3, all maps": (PHI3, 2, 4, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"], ["*_proj"], ["model.norm"]),
     "bloom, table": (BLOOM, 4, 8, ["query_key_value"], [], ["word_embeddings"]),
     "qwen2, table": (QWEN2, 4, 8, ["q_proj", "v_proj"], ["q_proj", "v_proj"], ["embed_tokens"]),

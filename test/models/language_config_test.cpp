@@ -67,6 +67,10 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("mistralai/Mistral-7B-v0.3") == 7'248'023'552);
   CHECK(num_parameters("mistral-nemo-12b") == 12'247'782'400);
   CHECK(num_parameters("mistral-small-24b") == 23'572'403'200);
+  CHECK(num_parameters("olmo2-1b") == 1'484'916'736);
+  CHECK(num_parameters("allenai/OLMo-2-1124-7B") == 7'298'617'344);
+  CHECK(num_parameters("olmo2-13b") == 13'716'198'400);
+  CHECK(num_parameters("olmo2-32b") == 32'234'279'936);
   CHECK(num_parameters("mixtral-8x7b") == 46'702'792'704);
   CHECK(num_parameters("mistralai/Mixtral-8x22B-v0.1") == 140'630'071'296);
   CHECK(num_parameters("phi-3-mini-4k") == 3'821'079'552);

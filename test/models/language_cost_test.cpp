@@ -59,7 +59,7 @@ TEST_CASE("the layers of a language model have all its parameters, FLOPs and sav
           "[models][cost]") {
   ModelConfig config =
       GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(),
+               test::small_llama_config(), test::small_phi3_config(), test::small_olmo2_config(),
                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   const Model model = make_model(config, {.sequence = 16});
@@ -190,7 +190,7 @@ TEST_CASE("layers with experts run products on two streams", "[models][cost]") {
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
   ModelConfig config =
       GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(),
+               test::small_llama_config(), test::small_phi3_config(), test::small_olmo2_config(),
                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   const bool bloom = config.name == "bloom-560m";
   CAPTURE(config.name);

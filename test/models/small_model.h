@@ -96,6 +96,13 @@ inline ModelConfig small_mixtral_config() {
   return config;
 }
 
+/// An OLMo 2 of two layers, which norms behind its branches.
+inline ModelConfig small_olmo2_config() {
+  ModelConfig config = small_qwen2_config();
+  config.name = "olmo2-7b";
+  return config;
+}
+
 /// A Phi-3 of two layers, with joined tensors and heads of which a part turns.
 inline ModelConfig small_phi3_config() {
   ModelConfig config = small_qwen2_config();

@@ -136,11 +136,10 @@ at::Tensor heads_view(const at::Tensor& qkv, const AttentionShape& shape, int pa
   return part == 0 ? all.narrow(1, 0, shape.heads) : all.narrow(1, shape.heads, shape.kv_heads);
 }
 
-/// A dense copy of them, one head a row.
-at::Tensor head_rows(const at::Tensor& qkv, const AttentionShape& shape, int part) {
-  return heads_view(qkv, shape, part)
-      .clone(at::MemoryFormat::Contiguous)
-      .view({-1, shape.head_dim});
+/// A dense copy of them in rows of `width` elements: one head, or all of a token.
+at::Tensor head_rows(const at::Tensor& qkv, const AttentionShape& shape, int part,
+                     std::int64_t width) {
+  return heads_view(qkv, shape, part).clone(at::MemoryFormat::Contiguous).view({-1, width});
 }
 
 struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
@@ -151,9 +150,9 @@ struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
     Parameter* weights[] = {query_weight, key_weight};
     variable_list saved;
     for (int part = 0; part < 2; ++part) {
-      const RmsNormed normed =
-          forward_on(head_rows(qkv, shape, part), {},
-                     value_of(*weights[part], qkv).view({shape.head_dim}), eps, {});
+      const std::int64_t width = weights[part]->numel();
+      const RmsNormed normed = forward_on(head_rows(qkv, shape, part, width), {},
+                                          value_of(*weights[part], qkv).view({width}), eps, {});
       const at::Tensor heads = heads_view(qkv, shape, part);
       heads.copy_(normed.y.view(heads.sizes()));
       saved.insert(saved.end(), {normed.sum, normed.rstd});
@@ -178,9 +177,10 @@ struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
     for (int part = 0; part < 2; ++part) {
       const std::size_t first = static_cast<std::size_t>(part) * 2;
       const at::Tensor heads = heads_view(dqkv, shape, part);
-      heads.copy_(backward_on({.grad_y = head_rows(grad, shape, part), .grad_sum = {}},
+      const std::int64_t width = weights[part]->numel();
+      heads.copy_(backward_on({.grad_y = head_rows(grad, shape, part, width), .grad_sum = {}},
                               {.sum = saved[first], .y = {}, .rstd = saved[first + 1]},
-                              value_of(*weights[part], grad).view({shape.head_dim}),
+                              value_of(*weights[part], grad).view({width}),
                               GradientSink(*weights[part], grad))
                       .view(heads.sizes()));
     }
@@ -192,9 +192,12 @@ struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
 
 at::Tensor norm_query_key(const at::Tensor& qkv, const AttentionShape& shape,
                           Parameter& query_weight, Parameter& key_weight, double eps) {
+  const bool of_each =
+      query_weight.numel() == shape.head_dim && key_weight.numel() == shape.head_dim;
+  const bool of_all = query_weight.numel() == shape.width() &&
+                      key_weight.numel() == shape.kv_heads * shape.head_dim;
   DSTRAIN_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == shape.qkv_width() &&
-                    !shape.interleaved && query_weight.numel() == shape.head_dim &&
-                    key_weight.numel() == shape.head_dim,
+                    !shape.interleaved && (of_each || of_all),
                 fmt::format("norm of query and key: qkv {}, heads {} and {} of {}", shape_of(qkv),
                             shape.heads, shape.kv_heads, shape.head_dim));
   const bool trainable = query_weight.trainable || key_weight.trainable;

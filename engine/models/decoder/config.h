@@ -65,6 +65,8 @@ struct DecoderKind {
   /// config.json may have partial_rotary_factor, and rope_scaling of longrope, but not of llama3.
   bool longrope = false;
   ExpertNames experts = {};
+  /// Branches are normed behind themselves, and queries and keys over all heads, not each.
+  bool norms_after = false;
 };
 
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists

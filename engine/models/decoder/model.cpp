@@ -35,7 +35,8 @@ AttentionNames decoder_attention_names(const std::string& layer, const DecoderCo
   return {.qkv = {attention + ".q_proj", attention + ".k_proj", attention + ".v_proj"},
           .output = attention + ".o_proj",
           .query_norm = config.qk_norm ? attention + ".q_norm" : "",
-          .key_norm = config.qk_norm ? attention + ".k_norm" : ""};
+          .key_norm = config.qk_norm ? attention + ".k_norm" : "",
+          .norms_all_heads = kind.norms_after};
 }
 
 ops::AttentionShape attention_shape(const DecoderConfig& config, const ModelInputs& inputs) {
@@ -79,6 +80,12 @@ void check_ranks(const DecoderConfig& config, const ModelFamily& family, const D
                             "tensor, which dstrain does not cut",
                             splits.tensor.count, family.title),
                 "use parallel.tensor: 1");
+  if (kind.norms_after && !splits.tensor.whole())
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.tensor: {}, but {} norms queries and keys over all heads, "
+                            "which dstrain does not cut",
+                            splits.tensor.count, family.title),
+                "use parallel.tensor: 1");
   ModelSizes cut = config;
   if (config.expert_layers() == config.layers) cut.mlp_width = 0;
   require_tensor_degree(cut, splits.tensor);
@@ -97,18 +104,23 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind
   SelfAttention attention(
       decoder_attention_names(name, config, kind), config.width, attention_shape(config, inputs),
       initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps, inputs.splits);
-  attention.scale_output(config.stream_scale);
-  mlp.scale_output(config.stream_scale);
+  if (!kind.norms_after) {
+    attention.scale_output(config.stream_scale);
+    mlp.scale_output(config.stream_scale);
+  }
+  const char* first = kind.norms_after ? ".post_attention_layernorm" : ".input_layernorm";
+  const char* second =
+      kind.norms_after ? ".post_feedforward_layernorm" : ".post_attention_layernorm";
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{.name = name,
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
                  .tensor = inputs.splits.tensor,
-                 .tile_rows = inputs.tile_rows},
-      RmsNorm(name + ".input_layernorm", config.width, stream_eps(config)), std::move(attention),
-      RmsNorm(name + ".post_attention_layernorm", config.width, stream_eps(config)),
-      std::move(mlp));
+                 .tile_rows = inputs.tile_rows,
+                 .norms_after = kind.norms_after},
+      RmsNorm(name + first, config.width, stream_eps(config)), std::move(attention),
+      RmsNorm(name + second, config.width, stream_eps(config)), std::move(mlp));
 }
 
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind& kind,
@@ -140,7 +152,8 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
-  if (inputs.fp16) config.stream_scale = kFp16StreamScale;
+  // What norms behind branches make does not grow.
+  if (inputs.fp16 && !kind.norms_after) config.stream_scale = kFp16StreamScale;
   const LanguageShape shape = language_shape(config, inputs);
   Blocks blocks;
   auto stem = std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config),
