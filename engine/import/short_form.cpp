@@ -248,6 +248,12 @@ std::vector<fs::path> recipes_meant(const std::string& word, const std::vector<f
     const ModelFamily* family = family_of(model_part(recipe));
     return family != nullptr && in_one_form(family->name) == name;
   });
+  // A family may have models of other names: SmolLM2 is a Llama, but "llama" means those called so.
+  std::vector<fs::path> called_so;
+  std::ranges::copy_if(found, std::back_inserter(called_so), [&](const fs::path& recipe) {
+    return begins(in_one_form(model_part(recipe)), name);
+  });
+  if (!called_so.empty()) return called_so;
   if (!found.empty()) return found;
   return those(
       [&](const fs::path& recipe) { return begins(in_one_form(recipe.stem().string()), name); });
