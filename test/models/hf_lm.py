@@ -21,9 +21,10 @@ except ImportError as error:
     sys.exit(77)
 
 TOLERANCE = 1e-5  # of the largest value of a tensor, our fp32 against transformers in double
-LOSS_TOLERANCE = 1e-4  # relative, of the losses of AdamW steps in fp32
+LOSS_TOLERANCE = 2e-5  # relative, of the losses of AdamW steps in fp32
 STEPS, BATCH, TOKENS = 20, 3, 13
-LR, BETAS, EPS, WEIGHT_DECAY = 2e-3, (0.9, 0.95), 1e-8, 0.1
+# A larger eps than usual: a gradient that is zero but for rounding would be a whole step.
+LR, BETAS, EPS, WEIGHT_DECAY = 2e-3, (0.9, 0.95), 1e-6, 0.1
 
 QWEN2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
              vocab_size=67)
