@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/kernels/attention/attention_backends.h"
 #include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/kernels.h"
