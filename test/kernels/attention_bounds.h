@@ -48,8 +48,9 @@ enum class Biases { none, to_scores, in_heads };
                                           at::ScalarType dtype) {
   const std::int64_t sharers = x.value.size(0) / kv_heads;
   if (sharers == 1) return x;
-  const Bounded grouped = viewed(
-      x, [&](const at::Tensor& t) { return t.reshape({kv_heads, sharers, t.size(1), t.size(2)}); });
+  const Bounded grouped = viewed(x, [&](const at::Tensor& t) {
+    return t.reshape({kv_heads, sharers, t.size(1), t.size(2)});
+  });
   return rounded(viewed(sum(grouped, 1), [](const at::Tensor& t) { return t.squeeze(1); }), dtype);
 }
 
@@ -87,16 +88,23 @@ enum class Biases { none, to_scores, in_heads };
   });
   Bounded q = narrowed(split, 0, 0, heads), k = narrowed(split, 0, heads, kv_heads);
   Bounded v = narrowed(split, 0, heads + kv_heads, kv_heads);
+  // The first elements of a head, or all, turn.
+  const auto turned_heads = [&](const Bounded& x, double sign) {
+    const std::int64_t first = shape.turning();
+    const Bounded part = turned(narrowed(x, 2, 0, first), shape.rope_theta, sign, dtype);
+    return first == dim ? part : joined(part, narrowed(x, 2, first, dim - first), 2);
+  };
   if (shape.rope_theta > 0) {
-    q = turned(q, shape.rope_theta, 1, dtype);
-    k = turned(k, shape.rope_theta, 1, dtype);
+    q = turned_heads(q, 1);
+    k = turned_heads(k, 1);
   }
   const auto repeat = [&](const at::Tensor& t) { return t.repeat_interleave(sharers, 0); };
   k = viewed(k, repeat), v = viewed(v, repeat);
 
   Bounded scores = scores_of(q, k, biases, dtype);
-  const at::Tensor seen = shape.causal ? at::ones({tokens, tokens}, at::kDouble).tril()
-                                       : at::ones({tokens, tokens}, at::kDouble);
+  at::Tensor seen = at::ones({tokens, tokens}, at::kDouble);
+  if (shape.causal) seen = seen.tril();
+  if (shape.window > 0) seen = seen.triu(1 - shape.window);
   const auto masked = [&](const Bounded& x) { return Bounded(x.value * seen, x.error * seen); };
   const at::Tensor top =
       scores.value.masked_fill(seen.eq(0), -std::numeric_limits<double>::infinity()).amax(2, true);
@@ -121,14 +129,15 @@ enum class Biases { none, to_scores, in_heads };
           dk = rounded(blockwise(transposed(d_scores), q, dtype, blocks) * scale, dtype);
   dk = over_sharers(dk, kv_heads, dtype);
   if (shape.rope_theta > 0) {
-    dq = turned(dq, shape.rope_theta, -1, dtype);
-    dk = turned(dk, shape.rope_theta, -1, dtype);
+    dq = turned_heads(dq, -1);
+    dk = turned_heads(dk, -1);
   }
   const Bounded all = joined(joined(dq, dk, 0), over_sharers(dv, kv_heads, dtype), 0);
   return {
-      .out = viewed(
-          out,
-          [&](const at::Tensor& t) { return t.transpose(0, 1).reshape({tokens, shape.width()}); }),
+      .out = viewed(out,
+                    [&](const at::Tensor& t) {
+                      return t.transpose(0, 1).reshape({tokens, shape.width()});
+                    }),
       .grad = viewed(all, [&](const at::Tensor& t) {
         if (!shape.interleaved) return t.transpose(0, 1).reshape(rows.value.sizes());
         return t.view({3, heads, tokens, dim}).permute({2, 1, 0, 3}).reshape(rows.value.sizes());

@@ -95,9 +95,9 @@ Heads piece_of(const Heads& in, const Piece& piece) {
   return {piece_of(in[0], piece.queries), piece_of(in[1], piece.keys), piece_of(in[2], piece.keys)};
 }
 
-/// Some key lies before the window of some query.
-bool window_hides(const Heads& in, const Masking& masking) {
-  return masking.window > 0 && in[1].size(2) > masking.window;
+/// Some key, the first of which has place 0, lies before the window of the query at `last`.
+bool window_hides(std::int64_t last, const Masking& masking) {
+  return masking.window > 0 && last >= masking.window;
 }
 
 /// Adds far below any score to `biases` [.., queries, keys] for keys before the window.
@@ -108,7 +108,7 @@ void hide_before_window(const at::Tensor& biases, const at::Tensor& queries, con
 
 std::optional<at::Tensor> cpu_biases(const Heads& in, const Masking& masking,
                                      std::int64_t first_query) {
-  const bool hides = window_hides(in, masking);
+  const bool hides = window_hides(first_query + in[0].size(2) - 1, masking);
   if (!masking.biases && !hides) return std::nullopt;
   const at::Tensor queries = count_to(in[0].size(2), in[0]) + first_query,
                    keys = count_to(in[1].size(2), in[1]);
@@ -290,7 +290,7 @@ bool fewer_queries(const Heads& in) { return in[0].size(2) < in[1].size(2); }
 /// for minus infinity, which would make nan of the blocks that hold nothing else.
 std::optional<at::Tensor> efficient_biases(const Heads& in, const Masking& masking) {
   const bool packed = masking.sequences.starts.defined();
-  const bool hides = window_hides(in, masking);
+  const bool hides = window_hides(in[1].size(2) - 1, masking);
   if (!masking.biases && !packed && !hides && !fewer_queries(in)) return std::nullopt;
   const std::int64_t tokens = in[1].size(2), row_stride = (tokens + 15) / 16 * 16;
   const at::Tensor keys = count_to(tokens, in[1]), queries = query_places(in, masking);
