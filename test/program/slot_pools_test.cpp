@@ -1,5 +1,8 @@
 #include "engine/program/builder/slot_pools.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "test/support/catch.h"
 
 namespace dstrain::builder {
