@@ -271,6 +271,11 @@ DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& famil
 std::string decoder_config_json(const DecoderConfig& config, const ModelFamily& family,
                                 const DecoderKind& kind) {
   nlohmann::json json = kind.fields(config);
+  if (config.positions > 0) {
+    json["bos_token_id"] = config.begin_token;
+    json["eos_token_id"] = config.end_token;
+    json["max_position_embeddings"] = std::max(config.positions, config.sequence);
+  }
   json["model_type"] = family.name;
   json["attention_dropout"] = 0.0;
   json["hidden_act"] = "silu";

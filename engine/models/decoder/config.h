@@ -21,8 +21,9 @@ struct DecoderConfig : ModelSizes {
   double stream_scale = 1;  ///< times what travels between blocks; not of config.json
   std::int64_t window = 0;  ///< a token sees itself and window - 1 earlier ones; 0: all
   double rotary_share = 1;  ///< of each head's elements, the first, that turn
-  std::int64_t positions = 0, begin_token = 0, end_token = 0;  ///< for files of random weights
-  bool qkv_bias = false;                                       ///< query, key and value have biases
+  /// For files of random weights; positions 0: DecoderKind::fields has all three.
+  std::int64_t positions = 0, begin_token = 0, end_token = 0;
+  bool qkv_bias = false;                   ///< query, key and value have biases
   bool qk_norm = false;                    ///< each head of query and key is normed
   bool tied = false;                       ///< the embedding's table is the head's
   bool norm_topk = false;                  ///< the weights of a token's experts add up to 1

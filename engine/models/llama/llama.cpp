@@ -1,6 +1,5 @@
 #include "engine/models/llama/llama.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace dstrain {
@@ -39,12 +38,9 @@ void specialize_llama(std::string_view name, DecoderConfig& config) {
   }
 }
 
-nlohmann::json llama_fields(const DecoderConfig& config) {
+nlohmann::json llama_fields(const DecoderConfig&) {
   return {
       {"attention_bias", false},
-      {"bos_token_id", config.begin_token},
-      {"eos_token_id", config.end_token},
-      {"max_position_embeddings", std::max(config.positions, config.sequence)},
       {"mlp_bias", false},
       {"pretraining_tp", 1},
   };

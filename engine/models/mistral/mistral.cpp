@@ -1,6 +1,5 @@
 #include "engine/models/mistral/mistral.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace dstrain {
@@ -31,9 +30,6 @@ void specialize_mistral(std::string_view name, DecoderConfig& config) {
 
 nlohmann::json mistral_fields(const DecoderConfig& config) {
   return {
-      {"bos_token_id", config.begin_token},
-      {"eos_token_id", config.end_token},
-      {"max_position_embeddings", std::max(config.positions, config.sequence)},
       {"sliding_window", window_field(config)},
   };
 }

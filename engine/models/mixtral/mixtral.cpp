@@ -1,6 +1,5 @@
 #include "engine/models/mixtral/mixtral.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace dstrain {
@@ -12,9 +11,6 @@ void specialize_mixtral(std::string_view name, DecoderConfig& config) {
 
 nlohmann::json mixtral_fields(const DecoderConfig& config) {
   return {
-      {"bos_token_id", config.begin_token},
-      {"eos_token_id", config.end_token},
-      {"max_position_embeddings", std::max(config.positions, config.sequence)},
       {"output_router_logits", false},
       {"router_jitter_noise", 0.0},
       {"sliding_window", window_field(config)},

@@ -1,6 +1,5 @@
 #include "engine/models/olmo2/olmo2.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace dstrain {
@@ -8,12 +7,9 @@ namespace {
 
 void specialize_olmo2(std::string_view, DecoderConfig&) {}
 
-nlohmann::json olmo2_fields(const DecoderConfig& config) {
+nlohmann::json olmo2_fields(const DecoderConfig&) {
   return {
       {"attention_bias", false},
-      {"bos_token_id", config.begin_token},
-      {"eos_token_id", config.end_token},
-      {"max_position_embeddings", std::max(config.positions, config.sequence)},
       {"pad_token_id", 100277},
   };
 }

@@ -42,13 +42,9 @@ void specialize_phi3(std::string_view name, DecoderConfig& config) {
 }
 
 nlohmann::json phi3_fields(const DecoderConfig& config) {
-  const std::int64_t positions = std::max(config.positions, config.sequence);
   return {
-      {"bos_token_id", config.begin_token},
       {"embd_pdrop", 0.0},
-      {"eos_token_id", config.end_token},
-      {"max_position_embeddings", positions},
-      {"original_max_position_embeddings", positions},
+      {"original_max_position_embeddings", std::max(config.positions, config.sequence)},
       {"pad_token_id", config.end_token},
       {"partial_rotary_factor", config.rotary_share},
       {"resid_pdrop", 0.0},
