@@ -17,7 +17,8 @@ struct ProductOptions {
   bool rows_vary = false;
 };
 
-/// out [M, N] = alpha * a [M, K] b [K, N] (+ out) (+ bias), with fp32 sums.
+/// out [M, N] = alpha * a [M, K] b [K, N] (+ out) (+ bias), with fp32 sums, rounded once; with a
+/// bias and operands whose rows begin at odd addresses cuBLASLt rounds before the bias, too.
 ///
 /// Operands are views: rows dense or, as of `tensor.t()`, columns dense; out's rows are dense. a
 /// and b are of one 16-bit dtype or fp32, out of theirs or fp32; FP8 operands (a with dense rows, b

@@ -69,6 +69,13 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
+/// How parts of a sum may be added up. Parts are fp32 while they are added: rounded to 16 bits, a
+/// sum would be off by what its largest part loses.
+std::uint32_t reductions(const GemmKey& key) {
+  return key.out_type == c10::kFloat ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                     : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
 /// A call in the library's words. It is column-major: our rows are its columns, so it multiplies
 /// out^T [n, m] = b^T a^T.
 class Description {
@@ -101,6 +108,7 @@ class Description {
       require(key, cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof(value)));
     };
     want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(kProductWorkspace));
+    want(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions(key));
     for (const auto operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -290,6 +298,13 @@ class Session {
     return {.algorithm = algorithm_of(choice), .time_s = choice.time_s};
   }
   [[nodiscard]] bool usable(const cublasLtMatmulAlgo_t& algorithm) {
+    std::uint32_t reduction = 0;
+    std::size_t written = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                             &reduction, sizeof(reduction),
+                                             &written) != CUBLAS_STATUS_SUCCESS ||
+        (reduction & ~reductions(key_)) != 0)
+      return false;
     const std::optional<std::size_t> needed = description_.needed(library_, algorithm);
     return needed && *needed <= static_cast<std::size_t>(kProductWorkspace);
   }
