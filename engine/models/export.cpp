@@ -9,6 +9,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/make_folder.h"
+#include "engine/models/family.h"
 #include "engine/models/weights.h"
 #include "engine/nn/block_state.h"
 
@@ -54,8 +55,9 @@ std::vector<Shard> make_shards(const Model& model, const ExportOptions& options)
   for (const BlockState* state : all_states(model))
     items.push_back({&state->part, state->type == at::kLong ? DType::i64 : DType::f32, state});
   for (Item& item : items) {
-    item.in_file = {item.part->name, item.part->shape};
-    if (options.tensor != nullptr) item.in_file = options.tensor(item.in_file);
+    item.in_file = {model.family->file_names(item.part->name).front(), item.part->shape};
+    if (options.tensor != nullptr)
+      item.in_file = options.tensor({item.part->name, item.part->shape});
   }
   std::vector<Shard> shards(1);
   for (const Item& item : items) {

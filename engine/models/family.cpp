@@ -10,6 +10,7 @@
 #include "engine/models/decoder/model.h"
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
+#include "engine/models/gpt_neox/model.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
 #include "engine/models/mixtral/mixtral.h"
@@ -63,6 +64,10 @@ std::vector<std::string> ours_or_timms(const std::string& name) {
 }
 std::vector<std::string> one_name(const std::string& name) { return {name}; }
 
+constexpr std::string_view kNeoxBuffers[] = {".attention.bias", ".attention.masked_bias",
+                                             ".attention.rotary_emb.inv_freq"};
+constexpr std::string_view kLlamaBuffers[] = {".self_attn.rotary_emb.inv_freq"};
+
 constexpr Family kModels[] = {
     {.name = "vit",
      .make = vit_model,
@@ -78,6 +83,14 @@ constexpr Family kModels[] = {
      .embedding = "transformer.word_embeddings.weight",
      .classifier = {},
      .with_classifier = {}},
+    {.name = "gpt_neox",
+     .make = gpt_neox_model,
+     .file_names = gpt_neox_file_names,
+     .memory_name = same_name,
+     .embedding = "gpt_neox.embed_in.weight",
+     .classifier = {},
+     .with_classifier = {},
+     .buffers = kNeoxBuffers},
     {.name = "qwen2",
      .make = make_decoder<kQwen2>,
      .file_names = decoder_names,
@@ -112,7 +125,8 @@ constexpr Family kModels[] = {
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",
      .classifier = {},
-     .with_classifier = {}},
+     .with_classifier = {},
+     .buffers = kLlamaBuffers},
     {.name = "mistral",
      .make = make_decoder<kMistral>,
      .file_names = decoder_names,

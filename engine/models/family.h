@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,8 @@ struct Family {
   /// What timm calls a tensor of ours, and the shape that it gives it, with as many elements in the
   /// same order; null: timm does not have the family, or has it as we do.
   FileTensor (*timm_tensor)(const FileTensor& tensor) = nullptr;
+  /// Ends of names of tensors that earlier classes of transformers saved and computed all the same.
+  std::span<const std::string_view> buffers = {};
 
   [[nodiscard]] const ModelFamily& recipe() const { return *family_of_type(name); }
 };

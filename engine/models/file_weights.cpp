@@ -107,6 +107,11 @@ class FileWeights final : public WeightSource {
     return name == kLanguageHeadWeight || name == family_.embedding;
   }
 
+  [[nodiscard]] bool is_buffer(std::string_view name) const {
+    return std::ranges::any_of(family_.buffers,
+                               [&](std::string_view end) { return name.ends_with(end); });
+  }
+
   /// A head is new when the file's is for another number of classes, or when the file is a model
   /// without one.
   [[nodiscard]] std::optional<std::string> reason_for_new_head(
@@ -232,7 +237,7 @@ class FileWeights final : public WeightSource {
     for (const auto& [name, file] : folder_.tensors()) {
       const bool expected = (new_head && is_classifier_in_file(name)) ||
                             (table_ != nullptr && name == kLanguageHeadWeight) ||
-                            counters_.contains(name);
+                            counters_.contains(name) || is_buffer(name);
       if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {

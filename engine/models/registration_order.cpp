@@ -46,9 +46,16 @@ constexpr std::array<std::string_view, 6> kBloomLayer = {
     "mlp.dense_h_to_4h",    "mlp.dense_4h_to_h"};
 constexpr std::array<std::string_view, 2> kBloomAfter = {"transformer.ln_f", "lm_head"};
 
+constexpr std::array<std::string_view, 1> kNeoxBefore = {"gpt_neox.embed_in"};
+constexpr std::array<std::string_view, 6> kNeoxLayer = {
+    "input_layernorm", "post_attention_layernorm", "attention.query_key_value",
+    "attention.dense", "mlp.dense_h_to_4h",        "mlp.dense_4h_to_h"};
+constexpr std::array<std::string_view, 2> kNeoxAfter = {"gpt_neox.final_layer_norm", "lm_head"};
+
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
 constexpr Order kPhi3 = {"model.layers.", kDecoderBefore, kPhi3Layer, kDecoderAfter};
 constexpr Order kOlmo2Order = {"model.layers.", kDecoderBefore, kOlmo2Layer, kDecoderAfter};
+constexpr Order kNeox = {"gpt_neox.layers.", kNeoxBefore, kNeoxLayer, kNeoxAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
 /// Place of a tensor: part of the model, layer, module, weight before bias; -1 as module: unknown.
@@ -78,6 +85,7 @@ Place place_of(const Order& order, std::string_view name) {
 
 const Order* order_of(std::string_view family) {
   if (family == "bloom") return &kBloom;
+  if (family == "gpt_neox") return &kNeox;
   if (family == "qwen2" || family == "qwen3" || family == "llama" || family == "mistral")
     return &kDecoder;
   if (family == "phi3") return &kPhi3;

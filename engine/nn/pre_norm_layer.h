@@ -37,13 +37,15 @@ struct LayerPlace {
   std::int64_t tile_rows = 0;  ///< on which the MLP works at once (memory.tiles); 0: all
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
   bool norms_after = false;  ///< norms are of what branches make; then this rank has all heads
+  bool parallel = false;     ///< both branches read the same stream
 
   /// Layers hand on {x + delta}, the sum, for the sake of memory.
   [[nodiscard]] bool joined() const { return tile_rows > 0; }
 };
 
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or with the norms
-/// behind the branches: x + norm(attention(x)), then x + norm(mlp(x)). Between layers travel
+/// behind the branches: x + norm(attention(x)), then x + norm(mlp(x)); or parallel:
+/// x + attention(norm(x)) + mlp(other norm(x)). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
 /// are one pass. Joined, it is their sum, with the same bits: half the bytes, for one pass more.
 ///
@@ -89,6 +91,7 @@ class PreNormLayer final : public Block {
                                      : input[0].size(0) * place_.tensor.count / place_.tokens;
     const Call call = Call::of(batch, context);
     if (place_.norms_after) return normed_after(input, samples, batch, context, call);
+    if (place_.parallel) return side_by_side(input, samples, batch, context, call);
     const at::Tensor before = attention_.maxima_for_input(input[0], call),
                      after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
@@ -126,9 +129,10 @@ class PreNormLayer final : public Block {
     // follows a norm keeps the norm's output, or what it gathers of all ranks'.
     // A norm behind a branch keeps what that makes, and branches keep the sums that they take,
     // unless these are handed on.
-    const bool after = place_.norms_after;
+    // Parallel branches read the sum that is handed on.
+    const bool after = place_.norms_after, parallel = place_.parallel;
     std::vector<LayerCost> layers = {
-        norm_before_.cost(own_rows, after || sums_first() ? stream : 0)};
+        norm_before_.cost(own_rows, after || (sums_first() && !parallel) ? stream : 0)};
     const auto append = [&layers](std::vector<LayerCost> more) {
       layers.insert(layers.end(), more.begin(), more.end());
     };
@@ -149,13 +153,14 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
-    const Bytes kept_sum = after || place_.joined() ? stream : 0;
+    const Bytes kept_sum = after || (place_.joined() && !parallel) ? stream : 0;
     append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
-    cost.held_bytes = sum.held_bytes;
+    // One gradient is that of both branches, unless ranks gather it for each.
+    cost.held_bytes = sum.held_bytes - (parallel && !cut ? stream : 0);
     cost.boundary.assign(place_.joined() ? 1 : 2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
@@ -176,8 +181,8 @@ class PreNormLayer final : public Block {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
-    if (after) {
-      // A branch's output beside its norm's.
+    if (after || parallel) {
+      // A branch's output beside its norm's, or one branch's beside the other.
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
@@ -195,6 +200,21 @@ class PreNormLayer final : public Block {
         norm_after_.forward(feed_forward({y_mD}, batch, context, call), std::nullopt).second;
     if (place_.joined()) return {delta_mD.add_(y_mD)};
     return {y_mD, delta_mD};
+  }
+
+  /// forward() of parallel branches.
+  [[nodiscard]] Tensors side_by_side(const Tensors& input, std::int64_t samples, const Batch& batch,
+                                     const BlockContext& context, const Call& call) {
+    const at::Tensor before = attention_.maxima_for_input(input[0], call),
+                     after = maxima_for_mlp(input[0], call);
+    const auto [x_mD, h_mD] = norm_before_.forward(
+        input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
+    const at::Tensor g_mD = norm_after_.forward(x_mD, std::nullopt, after).second,
+                     attended_mD =
+                         attention_.forward({h_mD, before}, samples, batch.sequences, call);
+    at::Tensor delta_mD = feed_forward({g_mD, after}, batch, context, call).add_(attended_mD);
+    if (place_.joined()) return {delta_mD.add_(x_mD)};
+    return {x_mD, delta_mD};
   }
 
   [[nodiscard]] std::vector<LayerCost> mlp_layers(std::int64_t rows, int compute_bytes) const {

@@ -5,6 +5,38 @@
 /// The published decoders of text; rows of families.cpp.
 namespace dstrain {
 
+constexpr ModelSizes pythia(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                            std::int64_t vocab_size = 50304) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .mlp_width = 4 * width,
+          .vocab_size = vocab_size};
+}
+inline constexpr PublishedModel kPythias[] = {
+    {"pythia-14m", {"EleutherAI/pythia-14m", "EleutherAI/pythia-14m-deduped"}, pythia(128, 6, 4)},
+    {"pythia-70m", {"EleutherAI/pythia-70m", "EleutherAI/pythia-70m-deduped"}, pythia(512, 6, 8)},
+    {"pythia-160m",
+     {"EleutherAI/pythia-160m", "EleutherAI/pythia-160m-deduped"},
+     pythia(768, 12, 12)},
+    {"pythia-410m",
+     {"EleutherAI/pythia-410m", "EleutherAI/pythia-410m-deduped"},
+     pythia(1024, 24, 16)},
+    {"pythia-1b", {"EleutherAI/pythia-1b", "EleutherAI/pythia-1b-deduped"}, pythia(2048, 16, 8)},
+    {"pythia-1.4b",
+     {"EleutherAI/pythia-1.4b", "EleutherAI/pythia-1.4b-deduped"},
+     pythia(2048, 24, 16)},
+    {"pythia-2.8b",
+     {"EleutherAI/pythia-2.8b", "EleutherAI/pythia-2.8b-deduped"},
+     pythia(2560, 32, 32)},
+    {"pythia-6.9b",
+     {"EleutherAI/pythia-6.9b", "EleutherAI/pythia-6.9b-deduped"},
+     pythia(4096, 32, 32, 50432)},
+    {"pythia-12b",
+     {"EleutherAI/pythia-12b", "EleutherAI/pythia-12b-deduped"},
+     pythia(5120, 36, 40, 50688)},
+};
+
 inline constexpr PublishedModel kQwen2s[] = {
     {"qwen2.5-0.5b",
      {"Qwen/Qwen2.5-0.5B"},

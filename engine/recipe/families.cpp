@@ -79,6 +79,8 @@ constexpr PublishedModel kBlooms[] = {
 };
 constexpr std::string_view kBloomTargets[] = {"query_key_value"};
 
+constexpr ModelSize kNeoxSizes[] = {kWidth, kLayers, kHeads, kMlpWidth, kVocabSize};
+
 /// Decoders with grouped queries and a gated MLP.
 constexpr ModelSize kDecoderSizes[] = {kWidth, kLayers, kHeads, kKvHeads, kMlpWidth, kVocabSize};
 constexpr std::string_view kDecoderTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
@@ -221,6 +223,15 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kBloomSizes,
      .defaults = {},
      .published = kBlooms},
+    {.name = "gpt_neox",
+     .title = "GPT-NeoX",
+     .source = "Pythia, arXiv:2304.01373, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kBloomTargets,
+     .sizes = kNeoxSizes,
+     .defaults = {},
+     .published = kPythias},
     {.name = "qwen2",
      .title = "Qwen2.5",
      .source = "Qwen2.5, arXiv:2412.15115, table 1",

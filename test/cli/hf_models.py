@@ -8,7 +8,7 @@ from text_files import write_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
@@ -22,6 +22,7 @@ PHI3 = dict(tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_
 FAMILIES = {
     "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
     "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
+    "gpt_neox": GPTNeoXConfig(**{key: value for key, value in SIZES.items() if key != "num_key_value_heads"}),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
     "llama": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),

@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -33,9 +33,13 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=
 LONGROPE = dict(rope_type="longrope", rope_theta=100.0, short_factor=[1.0, 1.1], long_factor=[1.3, 5.0])
 # No row of the table goes without its gradient, as that of pad_token_id does in transformers.
 PHI3 = dict(QWEN2, pad_token_id=None, bos_token_id=0, eos_token_id=0)
+NEOX = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
 CASES = {
     "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
     "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
+    "gpt_neox": GPTNeoXConfig(**NEOX, rotary_emb_base=100.0),
+    "gpt_neox, one behind the other": GPTNeoXConfig(**NEOX, use_parallel_residual=False, rotary_pct=1.0, hidden_act="gelu_fast", tie_word_embeddings=True),
+    "gpt_neox, no bias": GPTNeoXConfig(**NEOX, attention_bias=False, rotary_pct=0.5, layer_norm_eps=1e-6),
     "qwen2, tied": Qwen2Config(**QWEN2, tie_word_embeddings=True),
     "qwen2, untied": Qwen2Config(**QWEN2, tie_word_embeddings=False, rope_theta=500.0, rms_norm_eps=1e-5),
     "qwen2, one key head": Qwen2Config(**{**QWEN2, "num_key_value_heads": 1, "vocab_size": 72}),
@@ -274,6 +278,20 @@ def earlier_config(folder):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def earlier_neox(folder):
+    """As EleutherAI's files: positions by other keys, and buffers of the class of 2022."""
+    config = json.loads((folder / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config["rotary_emb_base"], config["rotary_pct"] = rope["rope_theta"], rope["partial_rotary_factor"]
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    for layer in range(config["num_hidden_layers"]):
+        name = f"gpt_neox.layers.{layer}.attention."
+        tensors |= {name + "bias": torch.ones(1, 1, 8, 8, dtype=torch.bool).tril(), name + "masked_bias": torch.tensor(-1e9),
+                    name + "rotary_emb.inv_freq": torch.ones(1)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def ungrouped_config(folder):
     """As Llama files of 2023: every head has keys of its own, and the file does not say so."""
     earlier_config(folder)
@@ -281,6 +299,9 @@ def ungrouped_config(folder):
     for key in ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias"):
         config.pop(key, None)
     (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    buffers = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4) for layer in range(config["num_hidden_layers"])}
+    save_file(tensors | buffers, folder / "model.safetensors", {"format": "pt"})
 
 
 def check_published(probe, name, config, folder, change):
@@ -349,6 +370,7 @@ def main():
                                      ("qwen2, published", CASES["qwen2, untied"], earlier_config),
                                      ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
                                      ("llama, published", CASES["llama, tied, scaled"], earlier_config),
+                                     ("gpt_neox, published", CASES["gpt_neox"], earlier_neox),
                                      ("mistral, published", CASES["mistral, window"], earlier_config),
                                      ("phi3, published", CASES["phi3, part turns, long"], earlier_config),
                                      ("llama, of 2023", LlamaConfig(**{**QWEN2, "num_key_value_heads": 4}), ungrouped_config)):

@@ -16,7 +16,7 @@ try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors.torch import load_file, save_file
-    from transformers import (BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+    from transformers import (BloomConfig, BloomForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                               Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
@@ -33,10 +33,11 @@ BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
 DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
                vocab_size=67, tie_word_embeddings=True)
 QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
-MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "qwen2": Qwen2ForCausalLM,
+MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "gpt_neox": GPTNeoXForCausalLM, "qwen2": Qwen2ForCausalLM,
         "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM,
         "olmo2": Olmo2ForCausalLM}
 OLMO2 = Olmo2Config(**DECODER, pad_token_id=None)
+NEOX = GPTNeoXConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
 MISTRAL, PHI3 = MistralConfig(**DECODER, sliding_window=4), Phi3Config(**DECODER, pad_token_id=None)
 LATER = [f"model.layers.{layer}.mlp.{name}_proj" for layer in (1, 2) for name in ("up", "down")]
 
@@ -56,6 +57,8 @@ CASES = {
     "qwen3": (QWEN3, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "qwen3, norms": (QWEN3, 2, 4, ["q_proj"], ["q_proj"], ["q_norm", "k_norm"]),
     "llama": (LLAMA, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "gpt_neox": (NEOX, 8, 16, ["query_key_value"], [], []),
+    "gpt_neox, all maps": (NEOX, 2, 4, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"], ["all-linear"], ["final_layer_norm"]),
     "mistral": (MISTRAL, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "phi3": (PHI3, 8, 16, ["qkv_proj", "o_proj"], [], []),
     "olmo2, all maps": (OLMO2, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ["*_proj"], ["q_norm"]),

@@ -58,6 +58,15 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("meta-llama/Llama-3.2-3B") == 3'212'749'824);
   CHECK(num_parameters("llama-3.1-8b") == 8'030'261'248);
   CHECK(num_parameters("llama-3-8b") == 8'030'261'248);
+  CHECK(num_parameters("EleutherAI/pythia-14m") == 14'067'712);
+  CHECK(num_parameters("pythia-70m") == 70'426'624);
+  CHECK(num_parameters("pythia-160m") == 162'322'944);
+  CHECK(num_parameters("pythia-410m") == 405'334'016);
+  CHECK(num_parameters("pythia-1b") == 1'011'781'632);
+  CHECK(num_parameters("pythia-1.4b") == 1'414'647'808);
+  CHECK(num_parameters("pythia-2.8b") == 2'775'208'960);
+  CHECK(num_parameters("EleutherAI/pythia-6.9b-deduped") == 6'857'302'016);
+  CHECK(num_parameters("pythia-12b") == 11'846'072'320);
   CHECK(num_parameters("llama-2-7b") == 6'738'415'616);
   CHECK(num_parameters("tinyllama-1.1b") == 1'100'048'384);
   CHECK(num_parameters("HuggingFaceTB/SmolLM2-135M") == 134'515'008);
@@ -108,8 +117,9 @@ TEST_CASE("a tied head reads the embedding's own table", "[models]") {
 
 TEST_CASE("matrices of every block lie before its vectors", "[models]") {
   for (const ModelConfig& config :
-       {test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-        test::small_llama_config(), test::small_phi3_config(), test::small_config()}) {
+       {test::small_bloom_config(), test::small_neox_config(), test::small_qwen2_config(),
+        test::small_qwen3_config(), test::small_llama_config(), test::small_phi3_config(),
+        test::small_config()}) {
     const Model model = make_model(config, {.classes = 3, .sequence = 8});
     for (const auto& block : model.blocks) {
       CAPTURE(block->name());

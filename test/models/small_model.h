@@ -78,6 +78,15 @@ inline ModelConfig small_llama_config() {
   return config;
 }
 
+/// A Pythia of two layers, whose branches are parallel.
+inline ModelConfig small_neox_config() {
+  ModelConfig config = small_bloom_config();
+  config.name = "pythia-160m";
+  config.width = 48;
+  config.mlp_width = 48;
+  return config;
+}
+
 /// A Mistral of two layers.
 inline ModelConfig small_mistral_config() {
   ModelConfig config = small_llama_config();
