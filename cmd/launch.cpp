@@ -53,7 +53,9 @@ Command add_launch(CLI::App& root) {
   add_submit_options(*app, *submit);
   return {app, [options, submit, more] {
             complete_submit_options(*options, *submit);
-            take_words(*more, *options, submit->slurm ? &submit->options : nullptr);
+            const bool jobset = submit->emit == "jobset";
+            take_words(*more, *options, submit->slurm || jobset ? &submit->options : nullptr);
+            if (jobset) return emit_jobset(*options, *submit);
             return submit->slurm ? submit_job(*options, *submit) : launch_job(*options);
           }};
 }
