@@ -88,9 +88,9 @@ Command add_doctor(CLI::App& root) {
   CLI::Option* hosts = app->add_option(
       "--hosts", options->request.hosts,
       "Hosts, reached by ssh: h1:8,h2:8 or user@h1:8. Default: this machine alone.");
-  CLI::Option* file =
-      app->add_option("--hostfile", options->request.hostfile,
-                      "File with one `host slots=8` per line; see hostfiles/README.md.");
+  CLI::Option* file = app->add_option(
+      "--hostfile", options->request.hostfile,
+      "File with one `host slots=8` per line, or bare names; see hostfiles/README.md.");
   file->excludes(hosts);
   app->add_option("--include", options->request.include, "Only these of the hosts: h1@h2:0,2.");
   app->add_option("--exclude", options->request.exclude, "Leave out these: h3@h2:1.");

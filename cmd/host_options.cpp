@@ -28,10 +28,11 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
       app.add_option("--hosts", request.hosts,
                      "Hosts and their slots, reached by ssh: h1:8,h2:8 or user@h1:8.")
           ->check(kNotEmpty);
-  app.add_option(
-         "--hostfile", request.hostfile,
-         "File with one `host slots=8` per line; see hostfiles/README.md. In a SLURM allocation "
-         "none is needed.")
+  app.add_option("--hostfile", request.hostfile,
+                 "File with one `host slots=8` per line, or with bare names, each line a slot, as "
+                 "$PBS_NODEFILE "
+                 "and $LSB_DJOB_HOSTFILE are;\n"
+                 "see hostfiles/README.md. In a SLURM allocation none is needed.")
       ->excludes(hosts);
   app.add_option("--include", request.include,
                  "Use only these hosts, perhaps only some GPUs of them: h1@h2:0,2.")

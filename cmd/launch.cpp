@@ -23,6 +23,11 @@ Command add_launch(CLI::App& root) {
       "for a scheduler: exit code 75 says that the job wants to go on. On a failure it prints "
       "which rank failed where and\n"
       "why, and writes failure.json into the run directory; see launcher/README.md.\n"
+      "Started once on each host by another program (srun, mpirun, pbsdsh, Kubernetes) the "
+      "processes "
+      "meet by PMIx or by\n"
+      "variables: DSTRAIN_INDEX, DSTRAIN_HOSTS, DSTRAIN_CONTROLLER, DSTRAIN_JOIN_SECRET; see "
+      "launcher/README.md.\n"
       "Examples:\n"
       "  dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5\n"
       "  dstrain launch vit-base zero2 8 64 10\n"
@@ -48,7 +53,9 @@ Command add_launch(CLI::App& root) {
   add_submit_options(*app, *submit);
   return {app, [options, submit, more] {
             complete_submit_options(*options, *submit);
-            take_words(*more, *options, submit->slurm ? &submit->options : nullptr);
+            const bool jobset = submit->emit == "jobset";
+            take_words(*more, *options, submit->slurm || jobset ? &submit->options : nullptr);
+            if (jobset) return emit_jobset(*options, *submit);
             return submit->slurm ? submit_job(*options, *submit) : launch_job(*options);
           }};
 }

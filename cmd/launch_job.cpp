@@ -60,10 +60,12 @@ int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   require_open_files(32, "a launch");
   launcher::fill_standard_streams();
-  const auto joined =
-      launcher::join(launcher::probe_machine(), ::getenv, [](launcher::UniqueFd socket) {
-        (void)launcher::run_dialled_agent(std::move(socket), kVersion);
-      });
+  const auto joined = launcher::join(
+      launcher::probe_machine(), ::getenv,
+      [](launcher::UniqueFd socket) {
+        return launcher::run_dialled_agent(std::move(socket), kVersion);
+      },
+      [](const std::string& line) { print_error("{}\n", line); });
   if (joined && joined->exit_code) return *joined->exit_code;
   const launcher::HostRequest& request = options.launch.request;
   const bool elsewhere = joined || !request.hosts.empty() || !request.hostfile.empty() ||

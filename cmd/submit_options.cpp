@@ -21,9 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kGroup = "SLURM";
+constexpr const char* kKubernetes = "Kubernetes";
+/// Options of the first group that a JobSet has, too.
+constexpr std::array kOfBoth = {"--emit", "--nodes", "--ranks-per-node", "--gpus-per-node"};
 
-/// Options of the launch that a batch script does not repeat: it brings a recipe of its own, Slurm
-/// chooses the hosts, and each start of the job resumes by itself.
+/// Options of the launch that a batch script or a manifest does not repeat: it brings a recipe of
+/// its own, others choose the hosts, and each start of the job resumes by itself.
 constexpr std::array kNotRepeated = {"recipe",     "words",        "--set",  "--hosts",
                                      "--hostfile", "--ssh-config", "--ship", "--resume",
                                      "--run-name", "--dry-run"};
@@ -33,7 +36,7 @@ std::vector<std::string> launch_arguments(const CLI::App& app) {
   std::vector<std::string> words;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    if (option->get_group() == kGroup ||
+    if (option->get_group() == kGroup || option->get_group() == kKubernetes ||
         std::ranges::find(kNotRepeated, name) != kNotRepeated.end()) {
       continue;
     }
@@ -72,17 +75,7 @@ std::string read_setup(const std::string& path) {
   }
 }
 
-void refuse(bool given, const std::string& option, const std::string& hint) {
-  if (given) throw Error(ErrorKind::usage, option + " has no meaning with --slurm", hint);
-}
-
-void check(const JobOptions& job, const launcher::SubmitOptions& options) {
-  const launcher::LaunchOptions& launch = job.launch;
-  refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
-         "Slurm chooses the nodes; --sbatch --nodelist=n1,n2 names them");
-  refuse(!launch.run_name.empty(), "--run-name", "the run directory is called slurm-<job>");
-  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
-         "start from a checkpoint inside an allocation (salloc), or with slurm/train.sbatch");
+void check_ranks(const launcher::SubmitOptions& options) {
   if (options.gpus_per_node > 0 && options.ranks_per_node > 0 &&
       options.gpus_per_node != options.ranks_per_node) {
     throw Error(ErrorKind::usage,
@@ -90,6 +83,59 @@ void check(const JobOptions& job, const launcher::SubmitOptions& options) {
                             options.ranks_per_node, options.gpus_per_node),
                 "leave out --ranks-per-node");
   }
+}
+
+void check(const JobOptions& job, const launcher::SubmitOptions& options) {
+  const auto refuse = [](bool given, const std::string& option, const std::string& hint) {
+    if (given) throw Error(ErrorKind::usage, option + " has no meaning with --slurm", hint);
+  };
+  const launcher::LaunchOptions& launch = job.launch;
+  refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
+         "Slurm chooses the nodes; --sbatch --nodelist=n1,n2 names them");
+  refuse(!launch.run_name.empty(), "--run-name", "the run directory is called slurm-<job>");
+  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
+         "start from a checkpoint inside an allocation (salloc), or with slurm/train.sbatch");
+  check_ranks(options);
+}
+
+void check_for_jobset(const JobOptions& job, const SubmitRequest& request) {
+  const auto refuse = [](bool given, const std::string& option, const std::string& hint) {
+    if (given) throw Error(ErrorKind::usage, option + " has no meaning with --emit jobset", hint);
+  };
+  const launcher::LaunchOptions& launch = job.launch;
+  refuse(request.slurm, "--slurm", "it submits to Slurm; leave it out");
+  for (const CLI::Option* option : request.app->get_options()) {
+    const std::string name = option->get_name();
+    refuse(option->get_group() == kGroup && option->count() > 0 &&
+               std::ranges::find(kOfBoth, name) == kOfBoth.end(),
+           name, "it is an option of Slurm; edit the manifest that is printed");
+  }
+  refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
+         "Kubernetes chooses the nodes; a nodeSelector in the manifest narrows its choice");
+  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
+         "the run of this name goes on by itself: copy a checkpoint into it");
+  refuse(!request.options.gpu_type.empty(), "a type in --gpus-per-node",
+         "say N alone; a nodeSelector in the manifest names the type");
+  check_ranks(request.options);
+  const bool given = !request.jobset.image.empty() && !request.jobset.claim.empty();
+  if (given) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("--emit jobset needs {}", request.jobset.image.empty() ? "--image" : "--claim"),
+      "--image is a container image with dstrain on its PATH, --claim a "
+      "PersistentVolumeClaim that all pods can write");
+}
+
+/// The run directory must lie on the claim, which all pods see.
+void check_output(const fs::path& output) {
+  const fs::path inside = output.lexically_normal().lexically_relative(launcher::kJobsetMount);
+  const bool below = !output.is_absolute() || (!inside.empty() && *inside.begin() != "..");
+  const bool leaves = !output.is_absolute() && *output.lexically_normal().begin() == "..";
+  if (below && !leaves) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("run.output: {} is no folder below {}, where the pods see the claim",
+                          shown(output.string()), launcher::kJobsetMount),
+              "--set run.output=runs");
 }
 
 /// Ranks of the job as far as the options say; 0: what Slurm gives by --sbatch decides.
@@ -108,9 +154,11 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
                    "Put the job into Slurm's queue, with a copy of recipe and program, and return; "
                    "see slurm/README.md.");
   slurm->group(kGroup);
-  app.add_option("--emit", request.emit,
-                 "sbatch: print the batch script, complete with the recipe, and submit nothing.")
-      ->check(CLI::IsMember({"sbatch"}))
+  app.add_option(
+         "--emit", request.emit,
+         "Submit nothing and print, complete with the recipe, the batch script (sbatch) or a "
+         "manifest for Kubernetes\n(jobset; see recipes/guides/kubernetes.md).")
+      ->check(CLI::IsMember({"sbatch", "jobset"}))
       ->group(kGroup);
   const auto add = [&app](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->group(kGroup);
@@ -136,15 +184,32 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
       "File of bash lines that the batch script runs before the launch: module load, an "
       "environment, "
       "exports. Copied now.");
+  const auto add_kubernetes = [&app](const char* name, std::string& value, const char* text) {
+    app.add_option(name, value, text)->group(kKubernetes);
+  };
+  add_kubernetes("--image", request.jobset.image,
+                 "Container image that holds dstrain on its PATH, for --emit jobset.");
+  add_kubernetes("--claim", request.jobset.claim,
+                 "PersistentVolumeClaim that all pods can write (ReadWriteMany): their working "
+                 "directory, /workspace.");
+  add_kubernetes(
+      "--rdma-resource", request.jobset.rdma_resource,
+      "Extended resource of the nodes' RDMA devices, one for each pod: rdma/ib. Default: "
+      "none.");
 }
 
 void complete_submit_options(JobOptions& job, SubmitRequest& request) {
-  if (!request.emit.empty()) request.slurm = job.launch.dry_run = true;
-  if (request.slurm) return;
+  const bool jobset = request.emit == "jobset";
+  if (request.emit == "sbatch") request.slurm = job.launch.dry_run = true;
   for (const CLI::Option* option : request.app->get_options()) {
-    if (option->get_group() != kGroup || option->count() == 0) continue;
-    throw Error(ErrorKind::usage, option->get_name() + " requires --slurm",
-                "add --slurm, or leave it out");
+    if (option->count() == 0) continue;
+    const std::string& group = option->get_group();
+    const char* needed = group == kGroup && !request.slurm && !jobset ? "--slurm"
+                         : group == kKubernetes && !jobset            ? "--emit jobset"
+                                                                      : nullptr;
+    if (needed == nullptr) continue;
+    throw Error(ErrorKind::usage, fmt::format("{} requires {}", option->get_name(), needed),
+                fmt::format("add {}, or leave it out", needed));
   }
 }
 
@@ -181,6 +246,46 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
       submission.job, submission.folder.string(),
       (submission.folder / fmt::format("slurm-{}.out", submission.job)).string(),
       submission.run.string(), submission.job, submission.job);
+  return 0;
+}
+
+int emit_jobset(const JobOptions& job, const SubmitRequest& request) {
+  check_for_jobset(job, request);
+  bring_named(job.recipe, job.overrides, Bring::nothing);
+  const LoadedRecipe loaded = load_recipe(job.recipe, job.overrides);
+  for (const Diagnostic& warning : loaded.warnings) {
+    print_error("{}\n", format(warning));
+  }
+  check_output(loaded.recipe.run.output);
+  const launcher::SubmitOptions& options = request.options;
+  const int world_size = known_world_size(job, options);
+  launcher::JobsetOptions jobset = request.jobset;
+  jobset.name =
+      launcher::jobset_name(job.launch.run_name.empty() ? loaded.name : job.launch.run_name);
+  if (!job.launch.run_name.empty() && jobset.name != job.launch.run_name) {
+    throw Error(ErrorKind::usage,
+                fmt::format("--run-name '{}': a JobSet has the name of its run, of lower-case "
+                            "letters, digits and '-', at most 40",
+                            shown(job.launch.run_name)),
+                fmt::format("use {}", jobset.name));
+  }
+  jobset.recipe = world_size > 0 ? launcher::recipe_files(loaded, world_size).front().content
+                                 : resolved_yaml(loaded);
+  jobset.nodes = options.nodes;
+  jobset.gpus_per_node = options.gpus_per_node;
+  jobset.launch = launch_arguments(*request.app);
+  if (job.launch.request.ranks == 0 && options.ranks_per_node > 0) {
+    jobset.launch.emplace_back("--ranks");
+    jobset.launch.push_back(std::to_string(world_size));
+  }
+  const std::string manifest = launcher::jobset_manifest(jobset);
+  launcher::refuse_secrets_of(
+      {.text = manifest,
+       .what = "the manifest",
+       .words = jobset.launch,
+       .recipe_variables = loaded.variables},
+      "put it into a Kubernetes Secret and name it under env of the container");
+  print_text(manifest);
   return 0;
 }
 

@@ -127,6 +127,16 @@ JobSecret secret_from_hex(std::string_view text) {
   return secret;
 }
 
+JobSecret secret_from_text(std::string_view text) {
+  JobSecret secret{};
+  unsigned int size = 0;
+  if (EVP_Digest(text.data(), text.size(), secret.data(), &size, EVP_sha256(), nullptr) != 1 ||
+      size != secret.size()) {
+    throw Error(ErrorKind::internal, "libcrypto has no SHA-256");
+  }
+  return secret;
+}
+
 Handshake::Handshake(Side side, const JobSecret& secret, std::string_view purpose)
     : side_(side), secret_(secret), purpose_(purpose) {
   draw(challenge_);

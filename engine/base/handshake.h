@@ -15,6 +15,9 @@ using JobSecret = std::array<std::uint8_t, 32>;
 /// Error{usage} unless `text` is 64 hexadecimal digits; does not repeat the text.
 [[nodiscard]] JobSecret secret_from_hex(std::string_view text);
 
+/// What people chose as a secret, of any length: the same text is the same secret.
+[[nodiscard]] JobSecret secret_from_text(std::string_view text);
+
 /// Mutual proof over a byte stream that both sides know the secret and mean the same `purpose`
 /// (e.g. "store, attempt 3"): challenge and response with HMAC-SHA256 (RFC 2104) both ways,
 /// fresh random challenges, compared in constant time. Does no input or output itself, so that a

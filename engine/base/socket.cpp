@@ -1,5 +1,6 @@
 #include "engine/base/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -122,6 +123,21 @@ void await_address(const std::string& host, milliseconds patience) {
     }
     std::this_thread::sleep_for(kPause);
   }
+}
+
+std::vector<std::string> addresses_of(const std::string& host) try {
+  const Addresses found = resolve(host, 0, 0);
+  std::vector<std::string> texts;
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
+    if (address->ai_family != AF_INET) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto* four = reinterpret_cast<const sockaddr_in*>(address->ai_addr);
+    ::inet_ntop(AF_INET, &four->sin_addr, text.data(), text.size());
+    if (std::ranges::find(texts, text.data()) == texts.end()) texts.emplace_back(text.data());
+  }
+  return texts;
+} catch (const Error&) {
+  return {};
 }
 
 UniqueFd connect_to(const std::string& host, int port,

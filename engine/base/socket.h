@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "engine/base/unique_fd.h"
 
@@ -18,6 +19,10 @@ struct ListeningSocket {
 /// Returns once the host's name stands for an address: a name server may learn it a little late.
 /// Error{hosts} with the reason when it does not within `patience`.
 void await_address(const std::string& host, std::chrono::milliseconds patience);
+
+/// Numeric IPv4 addresses for which the host's name, or number, stands now; empty when it stands
+/// for none.
+[[nodiscard]] std::vector<std::string> addresses_of(const std::string& host);
 
 /// One attempt to connect to each address of the host's name. Error{hosts} with the reason when the
 /// name stands for no address; Error{again} when no address answers before `deadline`.

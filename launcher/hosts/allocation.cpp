@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/printable.h"
 #include "engine/base/words.h"
 #include "launcher/hosts/host_list.h"
 #include "launcher/hosts/slurm_allocation.h"
@@ -13,7 +14,7 @@
 namespace dstrain::launcher {
 namespace {
 
-std::vector<Host> read_hostfile(const std::filesystem::path& path, const std::string& this_host) {
+Allocation read_hostfile(const std::filesystem::path& path, const std::string& this_host) {
   std::string text;
   try {
     text = read_file(path, kHostfileLimit);
@@ -23,7 +24,12 @@ std::vector<Host> read_hostfile(const std::filesystem::path& path, const std::st
                     ? "a hostfile has lines 'host slots=8', see hostfiles/README.md"
                     : error.hint());
   }
-  return parse_hostfile(text, path.string(), this_host);
+  Allocation allocation{.hosts = parse_hostfile(text, path.string(), this_host), .remarks = {}};
+  if (is_list_of_names(text)) {
+    allocation.remarks.push_back(
+        fmt::format("{} says no slots=: each line is one rank of that host", shown(path.string())));
+  }
+  return allocation;
 }
 
 /// Fills in what is known of this machine without asking an agent, and checks the request by it.
@@ -94,7 +100,7 @@ Allocation allocate(const HostRequest& request, const Machine& machine,
   if (!request.hosts.empty()) {
     allocation.hosts = parse_hosts(request.hosts, machine.host);
   } else if (!request.hostfile.empty()) {
-    allocation.hosts = read_hostfile(request.hostfile, machine.host);
+    allocation = read_hostfile(request.hostfile, machine.host);
   } else if (in_slurm_allocation(variables)) {
     allocation = allocate_slurm(request.cpu_ranks, variables);
   } else if (filtered) {

@@ -14,7 +14,7 @@ enum class Reach {
   local,  ///< a child process
   ssh,    ///< one ssh connection
   slurm,  ///< a task of one srun for all nodes
-  joined  ///< already started by srun or mpirun; found through PMIx
+  joined  ///< already started by another program; it dials (launcher/transport/meeting.h)
 };
 
 /// One node that the job may use.

@@ -78,8 +78,9 @@ void read_slots_field(Word word, Host& host) {
   }
 }
 
-/// A line of a hostfile without its comment; nothing when it is blank.
-std::optional<Host> read_host_line(Word line, const std::string& this_host) {
+/// A line of a hostfile without its comment; nothing when it is blank. `bare`: of a list of names,
+/// where each line is a slot.
+std::optional<Host> read_host_line(Word line, const std::string& this_host, bool bare) {
   check_bytes(line);
   line = line.to(line.text.find('#'));
   const Word first = next_word(line);
@@ -96,6 +97,7 @@ std::optional<Host> read_host_line(Word line, const std::string& this_host) {
   for (Word word = next_word(line); !word.text.empty(); word = next_word(line)) {
     read_slots_field(word, host);
   }
+  if (bare) host.slots = 1;
   if (host.slots == 0) {
     throw LineError{first.at, fmt::format("{}: {}slots=8", shown(host.name), kNoCount)};
   }
@@ -150,6 +152,39 @@ class Seen {
   std::map<std::string, std::pair<std::string, std::string>> places_;
 };
 
+/// The hosts of a list of names, in the order in which they first stand there.
+class CountedHosts {
+ public:
+  explicit CountedHosts(const std::string& this_host) : this_host_(this_host) {}
+
+  /// One slot more of this host. LineError, at byte `at`, for another user than before, or too
+  /// many.
+  void add(Host host, std::size_t at) {
+    std::string key = key_of(host.name);
+    if (is_this_machine(key, this_host_)) key.clear();
+    const auto [found, is_new] = places_.try_emplace(std::move(key), hosts_.size());
+    if (is_new) {
+      hosts_.push_back(std::move(host));
+      return;
+    }
+    Host& known = hosts_[found->second];
+    if (known.user != host.user) {
+      throw LineError{at, fmt::format("{} stands above with another user", in_quotes(host.name))};
+    }
+    if (known.slots == kMaxSlots) {
+      throw LineError{at, fmt::format("{} stands more than {} times; a host takes 1 to {} ranks",
+                                      in_quotes(host.name), kMaxSlots, kMaxSlots)};
+    }
+    ++known.slots;
+  }
+  std::vector<Host> take() { return std::move(hosts_); }
+
+ private:
+  const std::string& this_host_;
+  std::vector<Host> hosts_;
+  std::map<std::string, std::size_t> places_;
+};
+
 /// The encoding marks and line ends that other systems leave. Returns the text without its mark.
 std::string_view check_encoding(std::string_view text, const std::string& name,
                                 LineErrors& complaints) {
@@ -178,6 +213,16 @@ std::string_view check_encoding(std::string_view text, const std::string& name,
 
 }  // namespace
 
+bool is_list_of_names(std::string_view text) {
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    if (line.substr(0, line.find('#')).find('=') != std::string_view::npos) return false;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return true;
+}
+
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
                                  const std::string& this_host) {
   if (text.size() > kHostfileLimit) {
@@ -188,16 +233,23 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
   }
   LineErrors complaints;
   text = check_encoding(text, name, complaints);
+  const bool bare = is_list_of_names(text);
   std::vector<Host> hosts;
   Seen seen(this_host);
+  CountedHosts counted(this_host);
   for (std::size_t number = 1; !text.empty() && !complaints.full(); ++number) {
     const auto end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);  // reported once for the file
     try {
-      if (std::optional<Host> host = read_host_line({line}, this_host)) {
-        seen.add(host->name, fmt::format("on line {}", number), line.find_first_not_of(" \t"));
+      std::optional<Host> host = read_host_line({line}, this_host, bare);
+      if (!host) continue;
+      const auto at = line.find_first_not_of(" \t");
+      if (bare) {
+        counted.add(std::move(*host), at);
+      } else {
+        seen.add(host->name, fmt::format("on line {}", number), at);
         hosts.push_back(std::move(*host));
       }
     } catch (const LineError& complaint) {
@@ -205,6 +257,7 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
     }
   }
   complaints.throw_if_any("a line is 'host slots=8', see hostfiles/README.md");
+  if (bare) hosts = counted.take();
   if (hosts.empty()) {
     throw Error(ErrorKind::usage, fmt::format("{}: names no host", shown(name)),
                 "a line is 'host slots=8', see hostfiles/README.md");

@@ -17,6 +17,9 @@ inline constexpr std::size_t kHostfileLimit = 1U << 20;
 /// resolved.
 [[nodiscard]] std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
                                                const std::string& this_host);
+/// Whether a hostfile says slots=, port= and gpus= nowhere, as those that PBS and LSF write: each
+/// line is a slot then, and a host stands as often as it takes ranks.
+[[nodiscard]] bool is_list_of_names(std::string_view text);
 /// "a:8,user@b:4": the same for --hosts, places as "--hosts:column".
 [[nodiscard]] std::vector<Host> parse_hosts(std::string_view text, const std::string& this_host);
 /// Applies --include, then --exclude ("a@b:0,2"); a host with listed GPUs has that many slots. The

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/redact.h"
+#include "launcher/transport/meeting.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -26,7 +27,8 @@ bool goes_along(std::string_view name) {
   // What the launcher sets itself, and what is true of one host or one process only.
   for (const std::string_view own :
        {env::kMasterFd, env::kRunDirectory, env::kRankRecord, env::kReportFd, env::kJobSecret,
-        env::kAttempt, "CUDA_VISIBLE_DEVICES"}) {
+        env::kAttempt, join_variable::kIndex, join_variable::kHosts, join_variable::kController,
+        join_variable::kSecret, join_variable::kSecretFile, "CUDA_VISIBLE_DEVICES"}) {
     if (name == own) return false;
   }
   constexpr std::array<std::string_view, 10> kPrefixes = {

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -27,9 +26,9 @@
 #include "launcher/job/controller.h"
 #include "launcher/job/environment_file.h"
 #include "launcher/job/event_log.h"
-#include "launcher/job/exported_environment.h"
 #include "launcher/job/failure.h"
 #include "launcher/job/preflight.h"
+#include "launcher/job/prepare_job.h"
 #include "launcher/job/rank_log.h"
 #include "launcher/job/restart_budget.h"
 #include "launcher/transport/joined.h"
@@ -59,48 +58,6 @@ std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); 
   throw Error(ErrorKind::usage,
               fmt::format("{} would hold the value of the environment variable {}", file, variable),
               "secrets reach the ranks by environment; leave them out of the recipe");
-}
-
-/// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
-/// that this process sees.
-std::string visible_devices(const Host& host) {
-  const char* shown = host.reach == Reach::local ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
-  std::vector<std::string> names;
-  std::istringstream list(shown != nullptr ? shown : "");
-  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
-  std::vector<std::string> used;
-  for (const int device : host.devices) {
-    const auto index = static_cast<std::size_t>(device);
-    used.push_back(index < names.size() ? names[index] : std::to_string(device));
-  }
-  return fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(used, ","));
-}
-
-PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int world_size,
-                    const fs::path& run, const std::string& resume_from) {
-  const bool local = node.host.reach == Reach::local;
-  PrepareJob job{.run_directory = run.string(),
-                 .working_directory = fs::current_path().string(),
-                 .command = options.rank_command,
-                 .environment = {},
-                 .host = node.host.name,
-                 .first_rank = node.first_rank,
-                 .num_ranks = node.num_ranks,
-                 .world_size = world_size,
-                 .cores = local ? node.host.cores : 0,
-                 .rendezvous_address = node.first_rank == 0 ? node.host.address : "",
-                 .hang_limit = options.hang_limit,
-                 .tee = options.tee};
-  job.command.push_back(RunLayout(run).recipe().string());
-  if (!resume_from.empty()) {
-    job.command.emplace_back("--resume");
-    job.command.push_back(resume_from);
-  }
-  // A local agent has this process's environment already.
-  if (!local || !options.environment.empty())
-    job.environment = exported_environment(own_environment(), options.environment);
-  if (!node.host.devices.empty()) job.environment.push_back(visible_devices(node.host));
-  return job;
 }
 
 void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files) {
@@ -141,12 +98,12 @@ class Job {
         interrupts_(interrupts),
         events_(console),
         machine_(probe_machine()),
+        request_(options.request),
         budget_(options.max_restarts) {
     if (options.cpu_ranks) machine_.gpus = 0;
-    HostRequest request = options.request;
-    request.cpu_ranks = options.cpu_ranks;
-    allocation_ = options.joined ? allocate_joined(*options.joined, request)
-                                 : allocate(request, machine_, ::getenv);
+    request_.cpu_ranks = options.cpu_ranks;
+    allocation_ = options.joined ? allocate_joined(*options.joined, request_)
+                                 : allocate(request_, machine_, ::getenv);
     placement_ = place(allocation_, options.request.ranks);
     if (options.preflight && !options.dry_run) look_at_hosts();
     if (options.min_ranks > placement_.world_size) {
@@ -154,6 +111,7 @@ class Job {
                   fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
                               placement_.world_size, plural(placement_.world_size)));
     }
+    first_world_size_ = placement_.world_size;
     files_ = make_files(placement_);
     for (const std::string& remark : allocation_.remarks) console_.lines(remark);
   }
@@ -166,8 +124,8 @@ class Job {
     std::vector<PrepareJob> jobs;
     for (const NodePlacement& node : placement_.nodes) {
       jobs.push_back(
-          make_job(options_, node, placement_.world_size, run,
-                   options_.resume.mode == Resume::Mode::never ? "" : to_text(options_.resume)));
+          prepare_job(options_, node, placement_.world_size, run,
+                      options_.resume.mode == Resume::Mode::never ? "" : to_text(options_.resume)));
     }
     std::string text = describe(placement_, jobs, openmp_choice(::getenv));
     redactor().apply(text);
@@ -272,7 +230,8 @@ class Job {
     if (!here_only) token_.emplace(run_.path);
     std::vector<Host> hosts;
     for (const NodePlacement& node : placement_.nodes) {
-      PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
+      PrepareJob job =
+          prepare_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
       job.attempt = attempt_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
@@ -292,8 +251,13 @@ class Job {
     how.srun_log.clear();  // there is no run directory yet
     const std::unique_ptr<Transport> transport = reach_hosts(allocation_.hosts, how);
     const int ranks = placement_.world_size;
+    const std::vector<Host> all = allocation_.hosts;
     allocation_ =
         without_bad_hosts(std::move(allocation_), ranks, *transport, options_.build, console_);
+    for (const Host& host : all) {
+      if (std::ranges::find(allocation_.hosts, host.name, &Host::name) == allocation_.hosts.end())
+        unfit_.push_back(host.name);
+    }
     placement_ = place(allocation_, ranks);
   }
 
@@ -489,20 +453,44 @@ class Job {
   /// The next placement, without `lost` hosts: the largest world, at most the first one, that the
   /// hosts hold and the recipe fits. False, and said, when there is none.
   bool replace(const std::vector<std::string>& lost) {
-    lost_.insert(lost_.end(), lost.begin(), lost.end());
     if (has_checkpoint(run_.path)) {
       run_.continued = true;
       run_.resume_from = run_.path.string();
     }
-    if (lost.empty()) return true;
+    lost_.insert(lost_.end(), lost.begin(), lost.end());
+    if (options_.joined) look_who_is_there(lost);
+    const bool may_grow = options_.joined && placement_.world_size < first_world_size_;
+    if (lost.empty() && !may_grow) return true;
+    if (place_again() || wait_for_lost()) return true;
+    const int slots = slots_left();
+    const std::size_t hosts = hosts_left().hosts.size();
+    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}",
+                               slots, plural(slots), hosts, plural(hosts),
+                               options_.min_ranks > 0
+                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
+                                   : "a number that the recipe's mesh and batch fit"));
+    return false;
+  }
+
+  [[nodiscard]] Allocation hosts_left() const {
     Allocation rest = allocation_;
     std::erase_if(rest.hosts, [this](const Host& host) {
       return std::find(lost_.begin(), lost_.end(), host.name) != lost_.end();
     });
+    return rest;
+  }
+
+  [[nodiscard]] int slots_left() const {
     int slots = 0;
-    for (const Host& host : rest.hosts) slots += host.slots;
-    for (int ranks = std::min(slots, placement_.world_size);
-         ranks >= std::max(1, options_.min_ranks); --ranks) {
+    for (const Host& host : hosts_left().hosts) slots += host.slots;
+    return slots;
+  }
+
+  bool place_again() {
+    const Allocation rest = hosts_left();
+    const int most = options_.joined ? first_world_size_ : placement_.world_size;
+    for (int ranks = std::min(slots_left(), most); ranks >= std::max(1, options_.min_ranks);
+         --ranks) {
       try {
         const Placement placement = place(rest, ranks);
         files_ = make_files(placement);
@@ -512,11 +500,40 @@ class Job {
         if (error.kind() != ErrorKind::usage) throw;
       }
     }
-    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}",
-                               slots, plural(slots), rest.hosts.size(), plural(rest.hosts.size()),
-                               options_.min_ranks > 0
-                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
-                                   : "a number that the recipe's mesh and batch fit"));
+    return false;
+  }
+
+  /// Joined hosts that were lost may have come back; each is a host of the next start.
+  void look_who_is_there(const std::vector<std::string>& lost) {
+    JoinedHosts& joined = *options_.joined;
+    joined.advance(std::chrono::steady_clock::now());
+    joined.lose(lost);
+    const std::vector<std::string> before = std::exchange(lost_, joined.lost());
+    for (const std::string& name : before) {
+      if (std::ranges::find(lost_, name) == lost_.end())
+        console_.lines(fmt::format("{} was lost and is there again", name));
+    }
+    allocation_ = allocate_joined(joined, request_);
+    std::erase_if(allocation_.hosts, [this](const Host& host) {
+      return std::ranges::find(unfit_, host.name) != unfit_.end();
+    });
+  }
+
+  /// For a lost host to be started anew by what started it, where that is known to do so.
+  bool wait_for_lost() {
+    if (!options_.joined || !options_.joined->returns() || lost_.empty()) return false;
+    const auto limit = options_.joined->patience();
+    console_.lines(fmt::format("the job needs {} back: waiting up to {} s for {} to start it anew",
+                               fmt::join(lost_, ", "), limit.count() / 1000,
+                               options_.joined->started_by()));
+    using Clock = std::chrono::steady_clock;
+    for (const auto until = Clock::now() + limit; Clock::now() < until && stops_.count == 0;) {
+      options_.joined->wait(std::min(until, Clock::now() + std::chrono::seconds(1)));
+      while (const int signal = interrupts_.next()) stops_.add(signal);
+      if (options_.joined->lost().size() == lost_.size()) continue;
+      look_who_is_there({});
+      if (place_again()) return true;
+    }
     return false;
   }
 
@@ -537,8 +554,10 @@ class Job {
   Interrupts& interrupts_;
   EventLog events_;
   Machine machine_;
+  HostRequest request_;
   Allocation allocation_;
   Placement placement_;
+  int first_world_size_ = 0;
   std::vector<RunFile> files_;
   RunDirectory run_;
   std::optional<Token> token_;
@@ -546,6 +565,7 @@ class Job {
   RestartBudget budget_;
   Subreaper subreaper_;
   std::vector<std::string> lost_;
+  std::vector<std::string> unfit_;  ///< left out before the first start
   int attempt_ = 0;
   bool has_run_ = false;  ///< ranks were started, now or before
 };

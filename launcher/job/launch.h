@@ -54,7 +54,7 @@ struct LaunchOptions {
   Tee tee = {};                               ///< ranks whose output is shown
   bool ship = false;                          ///< copy our own tree to hosts that lack it
   std::filesystem::path ssh_config = {};      ///< ssh -F
-  /// The hosts whose processes srun or mpirun has started (launcher/transport/joined.h); they are
+  /// The hosts whose processes another program has started (launcher/transport/joined.h); they are
   /// the job's.
   std::shared_ptr<JoinedHosts> joined = nullptr;
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent

@@ -19,6 +19,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/redact.h"
 #include "launcher/hosts/affinity.h"
+#include "launcher/transport/meeting.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -33,12 +34,14 @@ bool names_outer_rank(std::string_view entry) {
   namespace env = job_environment;
   if (entry.starts_with("TORCHELASTIC_")) return true;
   const std::string_view name = entry.substr(0, entry.find('='));
-  constexpr std::array<std::string_view, 17> kNames = {
+  namespace join = join_variable;
+  constexpr std::array<std::string_view, 22> kNames = {
       env::kRank,          env::kLocalRank,    env::kWorldSize,  env::kLocalWorldSize,
       env::kMasterAddress, env::kMasterPort,   env::kMasterFd,   env::kJobSecret,
-      env::kAttempt,    env::kRunDirectory, env::kRankRecord, env::kReportFd,
+      env::kAttempt,       env::kRunDirectory, env::kRankRecord, env::kReportFd,
       "GROUP_RANK",        "GROUP_WORLD_SIZE", "ROLE_RANK",      "ROLE_WORLD_SIZE",
-      "ROLE_NAME"};
+      "ROLE_NAME",         join::kIndex,       join::kHosts,     join::kController,
+      join::kSecret,       join::kSecretFile};
   return std::ranges::find(kNames, name) != kNames.end();
 }
 

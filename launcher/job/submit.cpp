@@ -93,29 +93,38 @@ std::string secret_of_setup(const std::string& setup) {
 
 }  // namespace
 
-void refuse_secrets(const SubmitOptions& options) {
-  const auto refuse = [](const char* what, const std::string& secret) {
-    throw Error(
-        ErrorKind::usage, fmt::format("{} would hold the value of the variable {}", what, secret),
-        fmt::format("export it, and if need be say --env {}: sbatch hands the environment on",
-                    secret));
+void refuse_secrets_of(const PublicText& text, const std::string& hint) {
+  const auto refuse = [&hint](const std::string& what, const std::string& secret) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} would hold the value of the variable {}", what, secret),
+                fmt::format(fmt::runtime(hint), secret));
   };
-  for (const std::string& word : options.launch) {  // --env NAME=VALUE
+  for (const std::string& word : text.words) {  // --env NAME=VALUE
     const auto equals = word.find('=');
     if (equals != std::string::npos && is_secret_name(word.substr(0, equals)))
-      refuse("the batch script", word.substr(0, equals));
+      refuse(text.what, word.substr(0, equals));
   }
-  if (const std::string secret = secret_of_setup(options.setup); !secret.empty())
-    refuse("the batch script", secret);
-  const auto named = std::ranges::find_if(options.recipe_variables, is_secret_name);
-  if (named != options.recipe_variables.end()) refuse("the recipe", *named);
-  const Redactor redactor(own_environment());
+  const auto named = std::ranges::find_if(text.recipe_variables, is_secret_name);
+  if (named != text.recipe_variables.end()) refuse("the recipe", *named);
+  const std::string secret = Redactor(own_environment()).find(text.text);
+  if (!secret.empty()) refuse(text.what, secret);
+}
+
+void refuse_secrets(const SubmitOptions& options) {
+  constexpr const char* kHint =
+      "export it, and if need be say --env {}: sbatch hands the environment on";
+  if (const std::string secret = secret_of_setup(options.setup); !secret.empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the batch script would hold the value of the variable {}", secret),
+                fmt::format(kHint, secret));
+  }
   const std::string script = batch_script(options, options.output);
-  for (const auto& [text, what] :
-       {std::pair(&script, "the batch script"), std::pair(&options.recipe, "the recipe")}) {
-    const std::string secret = redactor.find(*text);
-    if (!secret.empty()) refuse(what, secret);
-  }
+  refuse_secrets_of({.text = script,
+                     .what = "the batch script",
+                     .words = options.launch,
+                     .recipe_variables = options.recipe_variables},
+                    kHint);
+  refuse_secrets_of({.text = options.recipe, .what = "the recipe"}, kHint);
 }
 
 Submission submit(const SubmitOptions& options) {

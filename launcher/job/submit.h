@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,16 @@ struct SubmitOptions {
 [[nodiscard]] std::string printed_script(const SubmitOptions& options);
 /// Error{usage} when a secret of the environment or of --env stands in the script or the recipe.
 void refuse_secrets(const SubmitOptions& options);
+
+/// A text that is to be printed or written for others.
+struct PublicText {
+  const std::string& text;
+  const char* what;                         ///< "the manifest"
+  std::span<const std::string> words = {};  ///< options in it; --env NAME=VALUE is looked at
+  std::span<const std::string> recipe_variables = {};
+};
+/// The same of any text; `hint` says how a secret gets there otherwise.
+void refuse_secrets_of(const PublicText& text, const std::string& hint);
 
 struct Submission {
   std::string job;               ///< Slurm's number

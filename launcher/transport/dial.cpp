@@ -34,6 +34,8 @@ constexpr milliseconds kBootstrapLimit{60'000};  ///< srun's standard input may 
 constexpr milliseconds kRoundLimit{5'000};       ///< for all addresses at once
 constexpr milliseconds kHandshakeLimit{5'000};   ///< a stranger may listen there and say nothing
 constexpr milliseconds kRetryInterval{200};
+/// For a controller that has closed a connection to take another.
+constexpr milliseconds kCloseLimit{10'000};
 
 int milliseconds_until(Clock::time_point time) {
   const auto left = std::chrono::ceil<milliseconds>(time - Clock::now()).count();
@@ -95,6 +97,7 @@ struct Round {
   /// One of them may yet answer, or has closed the connection in the middle of a handshake: it had
   /// no room for one more at that moment.
   bool again = false;
+  std::string stranger;  ///< address of one who has another secret; empty without
 };
 
 /// Tries all addresses at once.
@@ -134,8 +137,10 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
         round.socket = std::move(sockets[i]);
         return round;
       } catch (const Error& refusal) {
-        round.again = round.again || refusal.kind() == ErrorKind::again ||
-                      Clock::now() - begin >= kHandshakeLimit;
+        const bool other_secret =
+            refusal.kind() != ErrorKind::again && Clock::now() - begin < kHandshakeLimit;
+        round.again = round.again || !other_secret;
+        if (other_secret) round.stranger = fmt::format("{}:{}", target.addresses[i], target.port);
         give_up(i, refusal.what());
       }
     }
@@ -258,20 +263,27 @@ UniqueFd dial(const DialTarget& target, const Introduction& introduction,
               const DialOptions& options) {
   const int lifeline = options.lifeline;
   if (lifeline >= 0) set_nonblocking(lifeline);
-  const auto deadline = Clock::now() + options.limit;
+  auto deadline = Clock::now() + options.limit;
   for (bool known = options.again;;) {
     Round round = connect_to_one(target, lifeline, std::min(deadline, Clock::now() + kRoundLimit));
     if (round.socket) {
       if (await_welcome(round.socket.get(), introduction, lifeline, deadline))
         return std::move(round.socket);
-      // It may have made room for others: only a closed port means that it has ended.
+      // It may have made room for others: only a closed port means that it has ended. A spare may
+      // have waited for hours by now.
       known = true;
+      deadline = std::max(deadline, Clock::now() + std::min(options.limit, kCloseLimit));
       round.reasons = {"it closed the connection instead of welcoming this agent"};
+    } else if (options.alone && !round.stranger.empty()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} has another secret than this process", round.stranger),
+                  "give all processes of the start the same one; where another job listens there, "
+                  "choose another port");
     } else if (known && !round.again) {
       return {};
     }
     if (Clock::now() + kRetryInterval >= deadline) {
-      throw Error(ErrorKind::hosts,
+      throw Error(known ? ErrorKind::again : ErrorKind::hosts,
                   fmt::format("cannot reach the controller: {}", fmt::join(round.reasons, "; ")),
                   "open the network between the nodes: any TCP port, as MPI needs it too");
     }

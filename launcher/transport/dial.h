@@ -10,7 +10,7 @@
 
 namespace dstrain::launcher {
 
-/// Address at which a controller waits for agents that srun or mpirun started, and the secret that
+/// Address at which a controller waits for agents that another program started, and the secret that
 /// they must prove.
 struct DialTarget {
   std::vector<std::string> addresses;  ///< IPv4, numeric; any one that answers with the secret
@@ -41,11 +41,14 @@ struct DialOptions {
   int lifeline = -1;                        ///< a descriptor whose end of file ends the attempt
   std::chrono::milliseconds limit{30'000};  ///< for finding a listener that knows the secret
   bool again = false;  ///< it was reached before: a closed port means that it has ended
+  bool alone = false;  ///< nobody else should listen there: another secret is a mistake
 };
 /// Connects to the target, proves the secret, introduces itself and waits, as long as it takes, to
 /// be welcomed. A connection that is closed before is tried again within the limit. Empty when the
 /// controller ends instead of welcoming: its port is closed. Error{hosts} when no listener with the
-/// secret is found within the limit, or the lifeline is cut.
+/// secret is found within the limit, or the lifeline is cut; Error{again} when it was reached
+/// before and no longer answers; Error{usage} when one without the secret is found where it should
+/// be `alone`.
 [[nodiscard]] UniqueFd dial(const DialTarget& target, const Introduction& introduction,
                             const DialOptions& options);
 

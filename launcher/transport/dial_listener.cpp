@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kMaxIntroductionBytes = 4096;
 constexpr int kAcceptAtOnce = 256;
+constexpr std::size_t kMaxRefused = 16;
 constexpr std::chrono::milliseconds kPause{200};
 
 }  // namespace
@@ -33,14 +34,26 @@ Channel welcome(DialledAgent agent) {
 
 DialListener::DialListener(std::size_t awaited) {
   await(awaited);
-  try {
-    ListeningSocket listener = listen_on("0.0.0.0", 0);
-    set_nonblocking(listener.fd.get());
-    socket_ = std::move(listener.fd);
-    target_ = {own_addresses(), listener.port, draw_secret()};
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("cannot listen for agents: {}", error.what()));
-  }
+  listen(0);
+  target_.addresses = own_addresses();
+  target_.secret = draw_secret();
+}
+
+DialListener::DialListener(int port, const JobSecret& secret, std::size_t awaited) {
+  await(awaited);
+  listen(port);
+  target_.secret = secret;
+}
+
+void DialListener::listen(int port) try {
+  ListeningSocket listener = listen_on("0.0.0.0", port);
+  set_nonblocking(listener.fd.get());
+  socket_ = std::move(listener.fd);
+  target_.port = listener.port;
+} catch (const Error& error) {
+  const std::string where = port == 0 ? "" : fmt::format(" at port {}", port);
+  throw Error(error.kind(), fmt::format("cannot listen for agents{}: {}", where, error.what()),
+              port == 0 ? "" : "give another port of this host to all processes");
 }
 
 void DialListener::renew() {
@@ -101,6 +114,7 @@ void DialListener::accept_all(Time now) {
          .output = {},
          .line = {},
          .since = now});
+    pending_.back().address = peer_address(pending_.back().socket.get());
   }
 }
 
@@ -142,6 +156,10 @@ void DialListener::read_all(Time now, std::vector<DialledAgent>& agents) {
       } catch (const Error&) {
         // It knows the secret and speaks otherwise: another build, which nobody waits for.
       }
+    }
+    if (!keep && it->handshake.state() != Handshake::State::done && it->has_spoken &&
+        refused_.size() < kMaxRefused) {
+      refused_.insert(it->address);
     }
     it = keep ? std::next(it) : pending_.erase(it);
   }

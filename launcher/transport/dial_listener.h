@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class DialListener {
 
   /// `awaited`: agents that may dial at the same moment.
   explicit DialListener(std::size_t awaited = 0);
+  /// On that port and with that secret, which the agents know already.
+  DialListener(int port, const JobSecret& secret, std::size_t awaited);
   /// For a number of agents that is known later.
   void await(std::size_t agents) { room_ = 2 * agents + kRoomForStrangers; }
 
@@ -47,6 +50,8 @@ class DialListener {
   [[nodiscard]] std::optional<Time> deadline() const;
   /// Reads available bytes, without waiting. Returns the agents that have now proved the secret.
   [[nodiscard]] std::vector<DialledAgent> advance(Time now);
+  /// Who has begun the proof and has another secret: the first few addresses.
+  [[nodiscard]] const std::set<std::string>& refused() const { return refused_; }
   /// Stops listening.
   void close();
 
@@ -59,12 +64,14 @@ class DialListener {
     std::string line;
     Time since;
     bool has_spoken = false;
+    std::string address = {};  ///< of the other end
   };
   /// Reads what has come; those that have now proved the secret join `agents`.
   void read_all(Time now, std::vector<DialledAgent>& agents);
   void accept_all(Time now);
   /// Closes the oldest connection that has said nothing for kSilentLimit; false without one.
   bool drop_silent(Time now);
+  void listen(int port);
   /// False when the connection is to be closed.
   static bool advance(Pending& connection);
   static bool flush(Pending& connection);
@@ -74,6 +81,7 @@ class DialListener {
   std::deque<Pending> pending_;  ///< oldest first
   std::optional<Time> pause_;    ///< no room, or out of descriptors, until then
   std::size_t room_ = kRoomForStrangers;
+  std::set<std::string> refused_;
 };
 
 }  // namespace dstrain::launcher

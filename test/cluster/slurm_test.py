@@ -304,7 +304,7 @@ def test_pmix(cluster):
     begin = time.monotonic()
     text = cluster.run([*srun, early, *cluster.launch(cluster.output(), "exit 0")], 69, timeout=40)
     seconds = time.monotonic() - begin
-    assert "task 1 (h2)" in text and seconds < 30, (seconds, text)
+    assert "index 1 (h2)" in text and seconds < 30, (seconds, text)
     print(f"  dead before the exchange: named after {seconds:.1f} s")
 
     text = cluster.run(["srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=1", *cluster.launch(cluster.output(), "exit 0")], 64)

@@ -44,10 +44,12 @@ int agent(bool over_ssh, bool dial) {
 int launch(launcher::LaunchOptions options, std::vector<std::string> command) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();
-  const auto joined =
-      launcher::join(launcher::probe_machine(), ::getenv, [](launcher::UniqueFd socket) {
-        (void)launcher::run_dialled_agent(std::move(socket), build());
-      });
+  const auto joined = launcher::join(
+      launcher::probe_machine(), ::getenv,
+      [](launcher::UniqueFd socket) {
+        return launcher::run_dialled_agent(std::move(socket), build());
+      },
+      [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
   if (joined && joined->exit_code) return *joined->exit_code;
   if (joined) options.joined = joined->controller;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});

@@ -167,6 +167,11 @@ TEST_CASE("a hostfile is read whole or refused", "[launcher][allocation]") {
   const auto good = write("good", "a slots=2\nme slots=1 gpus=3\n");
   CHECK(lines_of(allocated({.hostfile = good}, {}, kGpuMachine)) ==
         Lines{"a 2 ranks 0 gpus 1 cores", "me 1 ranks 1 gpus 64 cores"});
+  const auto names = write("names", "a\na\nb\n");  // as $PBS_NODEFILE
+  const Allocation listed = allocated({.hostfile = names}, {});
+  CHECK(lines_of(listed) == Lines{"a 2 ranks 0 gpus 1 cores", "b 1 ranks 0 gpus 1 cores"});
+  CHECK(listed.remarks ==
+        Lines{names.string() + " says no slots=: each line is one rank of that host"});
   CHECK(error_of({.hosts = "a:1", .hostfile = good}) == "--hosts and --hostfile both name hosts");
   CHECK(error_of({.hostfile = good}) == "GPU 3 of me: it has 0 visible GPUs");
   const auto bad = write("bad", "a slots=x\n");

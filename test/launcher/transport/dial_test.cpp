@@ -1,6 +1,7 @@
 #include "launcher/transport/dial.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <future>
+#include <set>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -105,6 +107,36 @@ TEST_CASE("a wrong secret is refused and says so", "[launcher][dial]") {
   auto dialled = dial_beside(target, -1, milliseconds(500));
   CHECK_FALSE(serve(listener, milliseconds(1500)));
   CHECK_THAT(dialled.get(), Catch::Contains("cannot reach the controller"));
+}
+
+TEST_CASE("where nobody else should listen another secret is a mistake at once",
+          "[launcher][dial][join]") {
+  DialListener listener;
+  DialTarget target = here(listener);
+  target.secret = draw_secret();
+  auto dialled = std::async(std::launch::async, [&]() -> std::string {
+    try {
+      return dial(target, kAgent, {.limit = seconds(20), .alone = true}) ? "welcome" : "refused";
+    } catch (const Error& error) {
+      return fmt::format("{} {}", exit_code(error.kind()), error.what());
+    }
+  });
+  CHECK_FALSE(serve(listener, milliseconds(1000)));
+  CHECK(dialled.get() ==
+        fmt::format("64 127.0.0.1:{} has another secret than this process", target.port));
+  CHECK(listener.refused() == std::set<std::string>{"127.0.0.1"});
+}
+
+TEST_CASE("a spare that has waited longer than its limit ends well with its controller",
+          "[launcher][dial][join]") {
+  DialListener listener;
+  auto dialled = dial_beside(here(listener), -1, milliseconds(300));
+  auto caller = serve(listener, seconds(10));
+  REQUIRE(caller);
+  std::this_thread::sleep_for(milliseconds(700));
+  listener.close();
+  caller.reset();
+  CHECK(dialled.get() == "refused");
 }
 
 TEST_CASE("a secret that was renewed makes strangers of those who know the old one",
