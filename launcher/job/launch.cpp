@@ -369,14 +369,16 @@ class Job {
     using Verdict = RestartBudget::Verdict;
     FailureReport report = *outcome.report;
     report.planned_bytes = read_plan(run_.path).allocated_bytes;
-    const Verdict verdict =
-        budget_.decide(outcome.step, worth_restart(report) && stops_.count == 0);
+    const Verdict verdict = budget_.decide({.step = outcome.step,
+                                            .curable = worth_restart(report) && stops_.count == 0,
+                                            .kind = report.kind,
+                                            .host = report.root.host});
     int code = outcome.exit_code;
     if (verdict == Verdict::stuck) {
       code = exit_code(ErrorKind::stop);
       report.advice = fmt::format(
-          "{} starts in a row came no further than step {}: this needs a person, another start "
-          "does not help",
+          "{} starts in a row came no further than step {} and failed alike: this needs a person, "
+          "another start does not help",
           budget_.num_starts(), budget_.best_step());
     } else if (report.root.rank < 0) {
       report.advice = verdict == Verdict::again ? "" : go_on_advice();
@@ -397,7 +399,9 @@ class Job {
     if (verdict == Verdict::used_up)
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
     const Placement before = placement_;
-    if (verdict != Verdict::again || !replace(outcome.lost_hosts)) return code;
+    if (verdict != Verdict::again) return code;
+    const bool fewer_hosts = budget_.failed_there_again() && leave_out(report.root.host);
+    if (!replace(outcome.lost_hosts, fewer_hosts)) return code;
     const std::string left_out =
         lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
     console_.lines(fmt::format("restart {} of {} from {}{}{}", budget_.num_restarts(),
@@ -408,9 +412,24 @@ class Job {
       const std::string price = options_.price(before.world_size, placement_.world_size);
       if (!price.empty()) console_.lines(price);
     }
+    const bool spares = placement_.world_size == before.world_size && !added_hosts(before).empty();
+    const bool at_once = budget_.num_restarts() > 1;
+    if (spares) budget_.spend_spare();
     // A cause that comes back at once should not be met a thousand times a minute.
-    if (budget_.num_starts() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (at_once) std::this_thread::sleep_for(std::chrono::seconds(1));
     return std::nullopt;
+  }
+
+  /// A host whose machine may be at fault is not used again where a spare takes its place.
+  bool leave_out(const std::string& name) {
+    const std::vector<Host> rest = hosts_left().hosts;
+    const auto host = std::ranges::find(rest, name, &Host::name);
+    if (host == rest.end() || slots_left() - host->slots < placement_.world_size) return false;
+    console_.lines(fmt::format(
+        "{} failed twice in a row: it is left out, as there is a spare in its place", name));
+    unfit_.push_back(name);
+    std::erase_if(allocation_.hosts, [&name](const Host& each) { return each.name == name; });
+    return true;
   }
 
   /// ", with the spare h3": hosts that had no rank before.
@@ -452,7 +471,7 @@ class Job {
 
   /// The next placement, without `lost` hosts: the largest world, at most the first one, that the
   /// hosts hold and the recipe fits. False, and said, when there is none.
-  bool replace(const std::vector<std::string>& lost) {
+  bool replace(const std::vector<std::string>& lost, bool fewer_hosts = false) {
     if (has_checkpoint(run_.path)) {
       run_.continued = true;
       run_.resume_from = run_.path.string();
@@ -460,7 +479,7 @@ class Job {
     lost_.insert(lost_.end(), lost.begin(), lost.end());
     if (options_.joined) look_who_is_there(lost);
     const bool may_grow = options_.joined && placement_.world_size < first_world_size_;
-    if (lost.empty() && !may_grow) return true;
+    if (lost.empty() && !fewer_hosts && !may_grow) return true;
     if (place_again() || wait_for_lost()) return true;
     const int slots = slots_left();
     const std::size_t hosts = hosts_left().hosts.size();
@@ -565,7 +584,7 @@ class Job {
   RestartBudget budget_;
   Subreaper subreaper_;
   std::vector<std::string> lost_;
-  std::vector<std::string> unfit_;  ///< left out before the first start
+  std::vector<std::string> unfit_;  ///< left out by preflight, or since they failed again
   int attempt_ = 0;
   bool has_run_ = false;  ///< ranks were started, now or before
 };

@@ -285,6 +285,15 @@ def test_spare_hosts(bench):
     os.kill(job.ready(0, 1, 2).agent(2), signal.SIGKILL)
     job.end(75)
     assert "at least 3 (--min-ranks)" in job.console(), job.console()
+    twice = ["print", "started", "on", "1", "in", "0", "signal", "11", "on", "1", "in", "1", "signal", "11", "on", "0", "in", "0", "sleep", "60000",
+             "on", "0", "in", "1", "sleep", "60000"]
+    job = bench.job("fails-again", "h1:1,h2:1,h3:1", [*twice, "all", "exit", "0"], "--ranks", "2", "--max-restarts", "5")
+    job.end(0)
+    assert "h2 failed twice in a row: it is left out" in job.console() and "with the spare h3" in job.console(), job.console()
+    assert job.log(1).count("started") == 3, job.log(1)
+    job = bench.job("fails-again-no-spare", "h1:1,h2:1", [*twice, "all", "exit", "0"], "--max-restarts", "5")
+    job.end(0)
+    assert "left out" not in job.console(), job.console()
     say("spare", "after the loss of h1 ranks run on h2 and h3; without a spare on what is left, at least --min-ranks")
 
 
