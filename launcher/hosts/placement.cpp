@@ -33,6 +33,17 @@ Placement place(const Allocation& allocation, int ranks) {
   return placement;
 }
 
+std::vector<std::string> added_hosts(const Placement& before, const Placement& after) {
+  std::vector<std::string> added;
+  for (const NodePlacement& node : after.nodes) {
+    const bool known = std::ranges::any_of(before.nodes, [&node](const NodePlacement& other) {
+      return other.host.name == node.host.name;
+    });
+    if (!known) added.push_back(node.host.name);
+  }
+  return added;
+}
+
 OpenMpChoice openmp_choice(const Variables& variables) {
   return {
       .threads = variables("OMP_NUM_THREADS") != nullptr,

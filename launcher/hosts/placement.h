@@ -24,6 +24,9 @@ struct Placement {
 /// Error{usage} with the slots of every host when there are not so many.
 [[nodiscard]] Placement place(const Allocation& allocation, int ranks = 0);
 
+/// Hosts of `after` that had no rank before.
+[[nodiscard]] std::vector<std::string> added_hosts(const Placement& before, const Placement& after);
+
 /// What the user has said about OpenMP; the rest is the launcher's to choose.
 struct OpenMpChoice {
   bool threads = false;  ///< OMP_NUM_THREADS

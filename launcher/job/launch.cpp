@@ -404,17 +404,20 @@ class Job {
     if (!replace(outcome.lost_hosts, fewer_hosts)) return code;
     const std::string left_out =
         lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
-    console_.lines(fmt::format("restart {} of {} from {}{}{}", budget_.num_restarts(),
-                               options_.max_restarts,
-                               run_.resume_from.empty() ? "the beginning" : "the newest checkpoint",
-                               left_out, added_hosts(before)));
+    const std::vector<std::string> added = added_hosts(before, placement_);
+    const std::string with =
+        added.empty()
+            ? ""
+            : fmt::format(", with the spare{} {}", plural(added.size()), fmt::join(added, ", "));
+    console_.lines(fmt::format(
+        "restart {} of {} from {}{}{}", budget_.num_restarts(), options_.max_restarts,
+        run_.resume_from.empty() ? "the beginning" : "the newest checkpoint", left_out, with));
     if (placement_.world_size < before.world_size && options_.price) {
       const std::string price = options_.price(before.world_size, placement_.world_size);
       if (!price.empty()) console_.lines(price);
     }
-    const bool spares = placement_.world_size == before.world_size && !added_hosts(before).empty();
     const bool at_once = budget_.num_restarts() > 1;
-    if (spares) budget_.spend_spare();
+    if (placement_.world_size == before.world_size && !added.empty()) budget_.spend_spare();
     // A cause that comes back at once should not be met a thousand times a minute.
     if (at_once) std::this_thread::sleep_for(std::chrono::seconds(1));
     return std::nullopt;
@@ -430,19 +433,6 @@ class Job {
     unfit_.push_back(name);
     std::erase_if(allocation_.hosts, [&name](const Host& each) { return each.name == name; });
     return true;
-  }
-
-  /// ", with the spare h3": hosts that had no rank before.
-  [[nodiscard]] std::string added_hosts(const Placement& before) const {
-    std::vector<std::string> added;
-    for (const NodePlacement& node : placement_.nodes) {
-      const bool known = std::ranges::any_of(before.nodes, [&node](const NodePlacement& other) {
-        return other.host.name == node.host.name;
-      });
-      if (!known) added.push_back(node.host.name);
-    }
-    if (added.empty()) return {};
-    return fmt::format(", with the spare{} {}", plural(added.size()), fmt::join(added, ", "));
   }
 
   /// The recipe, the data or the machine were refused before the first step: all that there is to
