@@ -43,6 +43,10 @@ void print(const char* split, const TextStatistics& s) {
              s.p50, s.p95, s.longest);
   print_text("  cut to {:<9} {} ({:.2f} %)\n", s.sequence, with_commas(s.cut),
              percent(s.cut, s.samples));
+  if (s.packed_rows == 0) {
+    print_text("  rows             one of each pair, {:.1f} % padding\n", 100 * s.padding_share());
+    return;
+  }
   print_text("  without packing  {} rows, {:.1f} % padding\n", with_commas(s.samples),
              100 * s.padding_share());
   print_text("  with packing     {} rows, {:.1f} % full\n", with_commas(s.packed_rows),

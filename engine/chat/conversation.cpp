@@ -10,6 +10,7 @@
 #include "engine/chat/json_reader.h"
 #include "engine/chat/json_writer.h"
 #include "engine/chat/python.h"
+#include "engine/chat/record_field.h"
 
 namespace dstrain::chat {
 
@@ -18,12 +19,6 @@ namespace {
 using Entries = std::vector<Dict::Entry>;
 
 [[noreturn]] void fail_record(const std::string& message) { throw Error(ErrorKind::data, message); }
-
-const Value* field(const Value& record, std::string_view name) {
-  const Dict* dict = record.as_dict();
-  const Value* found = dict == nullptr ? nullptr : dict->find(name);
-  return found == nullptr || found->is_none() ? nullptr : found;
-}
 
 const std::string& text_field(const Value& record, std::string_view name,
                               const std::string& where) {
@@ -255,12 +250,12 @@ void add_completion(Conversation& chat, const Value& record) {
 ChatFormat chat_format(const Value& record) {
   if (record.as_dict() == nullptr) fail_record("the record is no object");
   const auto has = [&record](std::string_view name) { return field(record, name) != nullptr; };
-  if (has("chosen") || has("rejected"))
-    fail_record("pairs of 'chosen' and 'rejected' answers are not supported");
   if (has("messages")) return ChatFormat::messages;
   if (has("conversations")) return ChatFormat::sharegpt;
   if (has("instruction") && has("output")) return ChatFormat::alpaca;
   if (has("prompt") && (has("completion") || has("response"))) return ChatFormat::completion;
+  if (has("chosen") && has("rejected"))
+    fail_record("'chosen' and 'rejected' are a pair of answers, which preference.loss trains");
   std::string names;
   for (const auto& one : record.as_dict()->entries())
     names += fmt::format("{}'{}'", names.empty() ? "" : ", ", shown(one.key.bytes()));

@@ -42,14 +42,17 @@ struct HostBatch {
   at::Tensor tokens;   ///< [B, T] int64
   at::Tensor labels;   ///< [B] int64; of text [B * T]: the token that follows
   at::Tensor weights;  ///< as `labels`, fp32: 1 where the label counts; 0 for all of a sample that
-                       ///< only fills up the batch
+                       ///< only fills up the batch; of pairs -1 in rejected answers
   at::Tensor
       samples;  ///< [B] int64, index in the data set; -1 for a filler. Keys the augmentation.
   /// Packed text has positions [B * T] int32, place of each row in its sequence; starts [S + 1]
   /// int32, first row of each sequence, ascending, filled up with B * T to a size that is the same
   /// for all batches.
   at::Tensor positions, starts;
-  at::Tensor lengths;        ///< of text, [B] int32: tokens of each sample without the padding
+  at::Tensor lengths;  ///< of text, [B] int32: tokens of each sample without the padding
+  /// [B, 2] fp32, of pairs: log-probability of the chosen and of the rejected answer in the
+  /// reference, 0 where there is none.
+  at::Tensor references;
   std::int64_t longest = 0;  ///< tokens of the longest sequence that `starts` can name
   /// A rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
   /// among all B * T, and in its sequence.
@@ -192,6 +195,13 @@ class TextDataset : public Dataset {
   [[nodiscard]] virtual int vocab_size() const = 0;  ///< above every token
   /// Most sequences packed into one sample; 0 without packing.
   [[nodiscard]] virtual int most_packed() const = 0;
+  /// Whether a sample is a pair: the sequence of the chosen answer, then that of the rejected one.
+  [[nodiscard]] virtual bool has_pairs() const { return false; }
+  /// Tells pairs of files, in their order, from any others.
+  [[nodiscard]] virtual std::string pairs_key() const { return {}; }
+  /// What batches have as HostBatch::references from now on: two numbers a pair. No thread may read
+  /// meanwhile.
+  void take_references(std::vector<float> references);
   /// Fills the row and returns how many of its tokens are no padding; the places at which packed
   /// sequences begin go into `starts`. Error{data} names file and record.
   virtual std::int64_t read(std::int64_t index, const TextRow& row,
@@ -200,6 +210,9 @@ class TextDataset : public Dataset {
   [[nodiscard]] HostBatch allocate(std::int64_t rows, bool pinned) const final;
   void fill(HostBatch& batch, std::int64_t row, std::int64_t index) const final;
   void finish(HostBatch& batch) const final;
+
+ private:
+  std::vector<float> references_;
 };
 
 /// Opens the split that `data` names. `image_size` is what the model takes: files are decoded and

@@ -21,29 +21,6 @@ namespace {
 /// waited for.
 constexpr std::int64_t kRowsPerTask = 16;
 
-/// Positions [first, first + count) in the order of an epoch.
-struct BatchRange {
-  std::int64_t epoch;
-  std::int64_t first;
-  std::int64_t count;
-};
-
-/// What micro-batch `batch`, counted from the first step of the run, holds on this rank.
-BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int64_t batch) {
-  const std::int64_t step = batch / options.micro_batches;
-  const std::int64_t micro = batch % options.micro_batches;
-  const std::int64_t steps = steps_per_epoch(size, options.global_batch, options.drop_last);
-  const std::int64_t first = step % steps * options.global_batch;
-  const std::int64_t samples = std::min(options.global_batch, size - first);
-  // Ranks and their micro-batches share a step as the micro-batches of one rank would, and those of
-  // all ranks at one time are neighbours, so that a batch norm sees the same samples together on
-  // any number of ranks.
-  const std::int64_t parts = options.data_ranks * options.micro_batches;
-  const std::int64_t part = micro * options.data_ranks + options.data_rank;
-  const std::int64_t begin = samples * part / parts, end = samples * (part + 1) / parts;
-  return {step / steps, first + begin, end - begin};
-}
-
 class ThreadedLoader final : public Loader {
  public:
   ThreadedLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
@@ -170,6 +147,21 @@ class ThreadedLoader final : public Loader {
 };
 
 }  // namespace
+
+BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int64_t batch) {
+  const std::int64_t step = batch / options.micro_batches;
+  const std::int64_t micro = batch % options.micro_batches;
+  const std::int64_t steps = steps_per_epoch(size, options.global_batch, options.drop_last);
+  const std::int64_t first = step % steps * options.global_batch;
+  const std::int64_t samples = std::min(options.global_batch, size - first);
+  // Ranks and their micro-batches share a step as the micro-batches of one rank would, and those of
+  // all ranks at one time are neighbours, so that a batch norm sees the same samples together on
+  // any number of ranks.
+  const std::int64_t parts = options.data_ranks * options.micro_batches;
+  const std::int64_t part = micro * options.data_ranks + options.data_rank;
+  const std::int64_t begin = samples * part / parts, end = samples * (part + 1) / parts;
+  return {step / steps, first + begin, end - begin};
+}
 
 std::int64_t samples_per_epoch(std::int64_t size, std::int64_t global_batch, bool drop_last) {
   return drop_last ? size / global_batch * global_batch : size;

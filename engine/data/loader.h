@@ -27,6 +27,17 @@ struct LoaderOptions {
   std::int64_t last_step = -1;  ///< step after the last one; -1: no end, epochs follow one another
 };
 
+/// Positions [first, first + count) in the order of an epoch.
+struct BatchRange {
+  std::int64_t epoch;
+  std::int64_t first;
+  std::int64_t count;
+};
+/// What micro-batch `batch`, counted from the first step of the run, holds on this rank, of a data
+/// set of `size` samples.
+[[nodiscard]] BatchRange batch_range(const LoaderOptions& options, std::int64_t size,
+                                     std::int64_t batch);
+
 /// Hands out the micro-batches of this rank, step by step. Step s of an epoch covers the global
 /// samples [s * global_batch, min((s + 1) * global_batch, size)), split evenly over the data ranks
 /// and then over the micro-batches; missing samples are filled up with weight 0. So every sample is

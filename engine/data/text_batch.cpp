@@ -1,11 +1,19 @@
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/data/batch_tensors.h"
 #include "engine/data/dataset.h"
 
 namespace dstrain {
+
+void TextDataset::take_references(std::vector<float> references) {
+  DSTRAIN_CHECK(has_pairs() && std::cmp_equal(references.size(), 2 * size()),
+                "references of other samples");
+  references_ = std::move(references);
+}
+
 /// Until finish(), `starts` of row r holds its places at [r * most, (r + 1) * most), unused ones
 /// negative.
 HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
@@ -18,6 +26,7 @@ HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
   batch.weights = host_tensor({rows * length}, at::kFloat, pinned);
   batch.samples = host_tensor({rows}, at::kLong, pinned);
   batch.lengths = host_tensor({rows}, at::kInt, pinned);
+  if (has_pairs()) batch.references = host_tensor({rows, 2}, at::kFloat, pinned);
   if (most_packed() > 0) {
     batch.positions = host_tensor({rows * length}, at::kInt, pinned);
     batch.starts = host_tensor({rows * most_packed() + 1}, at::kInt, pinned);
@@ -47,6 +56,12 @@ void TextDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) c
   }
   batch.lengths.mutable_data_ptr<std::int32_t>()[row] = static_cast<std::int32_t>(tokens);
   batch.samples.mutable_data_ptr<std::int64_t>()[row] = index;
+  if (has_pairs()) {
+    const auto known = row_of<float>(batch.references, row, 2);
+    std::ranges::fill(known, 0.0F);
+    if (index >= 0 && !references_.empty())
+      std::ranges::copy_n(references_.begin() + 2 * index, 2, known.begin());
+  }
   if (most == 0) return;
   DSTRAIN_CHECK(!starts.empty() && starts.front() == 0 && std::cmp_less_equal(starts.size(), most),
                 "packed sequences of a sample");

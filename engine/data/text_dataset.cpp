@@ -23,14 +23,29 @@ using namespace text;
 
 constexpr double kMuchPadding = 0.2;  // of a row
 
+/// Samples of the token file that a row without packing has.
+std::int64_t samples_of_row(const DataConfig& data) { return data.pairs ? 2 : 1; }
+
 /// Says how much a step computes in vain, where that is much.
 void note_padding(const DataConfig& data, const Selection& selection, ProgressSink& progress) {
   if (data.packing) return;
-  const TextStatistics rows{.samples = std::ssize(selection.samples),
+  const TextStatistics rows{.samples = std::ssize(selection.samples) / samples_of_row(data),
                             .tokens = std::accumulate(selection.lengths.begin(),
                                                       selection.lengths.end(), std::int64_t{0}),
                             .sequence = data.sequence};
   if (rows.padding_share() < kMuchPadding) return;
+  if (data.pairs) {
+    std::int64_t longest = 0;
+    for (std::size_t i = 0; i + 1 < selection.lengths.size(); i += 2)
+      longest = std::max<std::int64_t>(longest, selection.lengths[i] + selection.lengths[i + 1]);
+    progress.note(fmt::format(
+        "data, train: {:.0f} % of each row of {} tokens is padding on average, which a step "
+        "computes like the rest: the longest pair has {} tokens, so a smaller data.sequence leaves "
+        "out {}",
+        100 * rows.padding_share(), data.sequence, longest,
+        longest < data.sequence ? "none down to that" : "some"));
+    return;
+  }
   progress.note(fmt::format(
       "data, train: {:.0f} % of each row of {} tokens is padding on average, which a step computes "
       "like the rest: data.packing: true puts several samples into a row",
@@ -51,15 +66,15 @@ void note_training(const DataConfig& data, const OpenSplit& open, ProgressSink& 
         "data: {} chats are without their oldest turns, to fit data.sequence ({}); first {}",
         with_commas(summary.shortened), data.sequence,
         describe_record(data, open.sources, summary, summary.shortened_record)));
-  if (data.loss == LossOn::all) return;
+  if (loss_on(data) == LossOn::all) return;
   constexpr std::size_t kLooked = 1000;
   constexpr double kFew = 0.01;
   const std::size_t size = open.selection.samples.size();
   const std::size_t stride = std::max<std::size_t>(1, size / kLooked);
   std::int64_t targets = 0, tokens = 0;
   for (std::size_t k = 0; k < size; k += stride) {
-    targets += num_targets(data.loss, open.file, open.selection.samples[k],
-                           open.selection.lengths[k]);
+    targets +=
+        num_targets(loss_on(data), open.file, open.selection.samples[k], open.selection.lengths[k]);
     tokens += open.selection.lengths[k];
   }
   const double share = tokens == 0 ? 0 : static_cast<double>(targets) / static_cast<double>(tokens);
@@ -104,7 +119,7 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
                                        std::int64_t seed, ProgressSink* progress) {
   if (is_generated(dataset_row(data.name))) {
     return make_random_rows(formats::random_size(data, split), data.sequence, vocab_size, seed,
-                            split);
+                            split, data.pairs);
   }
   OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
@@ -126,8 +141,10 @@ std::vector<TextQuestion> test_questions(const DataConfig& data, const std::stri
   const auto tokenizer = Tokenizer::open(tokenizer_file(data, model_weights));
   std::vector<TextQuestion> questions;
   std::map<std::int64_t, std::size_t> by_record;
-  for (const std::uint32_t at : open.selection.samples) {
+  for (std::size_t k = 0; k < open.selection.samples.size();
+       k += static_cast<std::size_t>(samples_of_row(data))) {
     if (count > 0 && std::ssize(questions) >= count) break;
+    const std::uint32_t at = open.selection.samples[k];  // of a pair the chosen answer
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.file.length(at)));
     std::vector<std::uint8_t> said(tokens.size(), 1);  // by the model, of chats as marks say
     open.file.copy(at, tokens, said);
@@ -162,14 +179,17 @@ std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
   for (std::size_t k = 0; k < open.selection.samples.size() && std::ssize(samples) < count; ++k) {
     const std::int64_t i = open.selection.samples[k];
     ShownSample shown{.record = describe_record(data, open.sources, open.file.summary(),
-                                                open.file.sample(i).record),
+                                                open.file.sample(i).record) +
+                                (!data.pairs  ? ""
+                                 : k % 2 == 0 ? ", chosen"
+                                              : ", rejected"),
                       .pieces = {},
                       .tokens = {},
                       .trained = {},
                       .cut = open.file.length(i) - open.selection.lengths[k]};
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(open.selection.lengths[k]));
     shown.trained.resize(tokens.size());
-    copy_with_labels(data.loss, open.file, i, tokens, shown.trained);
+    copy_with_labels(loss_on(data), open.file, i, tokens, shown.trained);
     shown.tokens.assign(tokens.begin(), tokens.end());
     const auto& ids = shown.tokens;
     const auto& trained = shown.trained;
@@ -203,17 +223,21 @@ TextStatistics text_statistics(const DataConfig& data, Split split,
   const Selection& selection = open.selection;
   TextStatistics s;
   s.records = open.file.summary().num_records;
-  s.samples = std::ssize(selection.samples);
+  s.samples = std::ssize(selection.samples) / samples_of_row(data);
   s.cut = selection.cut;
   s.left_out = selection.too_long + selection.unused;
   s.sequence = data.sequence;
   std::vector<std::int64_t> lengths;
   for (std::size_t i = 0; i < selection.samples.size(); ++i) {
     const std::int64_t at = selection.samples[i];
-    lengths.push_back(open.file.length(at));
-    s.mean += static_cast<double>(lengths.back()) / static_cast<double>(s.samples);
+    const std::int64_t length = open.file.length(at);
+    if (data.pairs && i % 2 != 0)
+      lengths.back() += length;
+    else
+      lengths.push_back(length);
+    s.mean += static_cast<double>(length) / static_cast<double>(s.samples);
     s.tokens += selection.lengths[i];
-    s.targets += num_targets(data.loss, open.file, at, selection.lengths[i]);
+    s.targets += num_targets(loss_on(data), open.file, at, selection.lengths[i]);
   }
   std::ranges::sort(lengths);
   // Nearest rank.
@@ -224,7 +248,7 @@ TextStatistics text_statistics(const DataConfig& data, Split split,
   s.p50 = quantile(0.5);
   s.p95 = quantile(0.95);
   s.longest = lengths.back();
-  s.packed_rows = pack(selection.lengths, data.sequence, seed).rows();
+  if (!data.pairs) s.packed_rows = pack(selection.lengths, data.sequence, seed).rows();
   return s;
 }
 

@@ -54,7 +54,8 @@ struct ShownSample {
                                                     const std::string& model_weights, int count,
                                                     ProgressSink* progress);
 
-/// What is known of a split once it is tokenised. Lengths are those before cutting.
+/// What is known of a split once it is tokenised. Lengths are those before cutting; a sample of
+/// data.pairs is a pair.
 struct TextStatistics {
   std::int64_t records = 0;   ///< in the files that hold the split
   std::int64_t samples = 0;   ///< of the split that are used; as many rows without packing
@@ -64,7 +65,7 @@ struct TextStatistics {
   std::int64_t targets = 0;   ///< of these, predicted in training
   double mean = 0;            ///< tokens per sample
   std::int64_t p50 = 0, p95 = 0, longest = 0;
-  std::int64_t packed_rows = 0;  ///< with data.packing
+  std::int64_t packed_rows = 0;  ///< with data.packing; 0 of pairs
   int sequence = 0;
   /// Share of a row's places without a token, and the share with one when packed.
   [[nodiscard]] double padding_share() const;

@@ -1,8 +1,11 @@
 #include "engine/data/text_rows.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/data/text/hash.h"
 
 namespace dstrain::text {
 namespace {
@@ -12,10 +15,17 @@ bool chooses(const TokenFile& file, LossOn loss) {
   return file.summary().marked && loss != LossOn::all;
 }
 
+/// Rows of two samples, one after the other.
+Packing in_pairs(std::size_t samples) {
+  Packing pairs = unpacked(samples);
+  std::erase_if(pairs.begins, [](std::uint32_t begin) { return begin % 2 != 0; });
+  pairs.max_samples = 2;
+  return pairs;
+}
+
 /// First token of sample `i` that may be a label.
 std::size_t first_label(LossOn loss, const TokenFile& file, std::int64_t i) {
-  const bool whole =
-      loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
+  const bool whole = loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
   return whole ? 1 : std::max<std::size_t>(1, file.sample(i).response);
 }
 
@@ -23,12 +33,14 @@ class Rows final : public TextDataset {
  public:
   Rows(const DataConfig& data, TokenFile file, Selection selection, std::int64_t seed)
       : sequence_(data.sequence),
-        loss_(data.loss),
+        loss_(loss_on(data)),
+        pairs_(data.pairs),
         file_(std::move(file)),
         selection_(std::move(selection)) {
-    packing_ = data.packing ? pack(selection_.lengths, sequence_, seed)
-                            : unpacked(selection_.lengths.size());
-    most_packed_ = data.packing ? packing_.max_samples : 0;
+    packing_ = pairs_         ? in_pairs(selection_.lengths.size())
+               : data.packing ? pack(selection_.lengths, sequence_, seed)
+                              : unpacked(selection_.lengths.size());
+    most_packed_ = pairs_ || data.packing ? packing_.max_samples : 0;
   }
 
   [[nodiscard]] std::int64_t size() const override { return packing_.rows(); }
@@ -37,8 +49,16 @@ class Rows final : public TextDataset {
     return static_cast<int>(std::max(file_.summary().highest, file_.summary().pad)) + 1;
   }
   [[nodiscard]] int most_packed() const override { return most_packed_; }
+  [[nodiscard]] bool has_pairs() const override { return pairs_; }
+  [[nodiscard]] std::string pairs_key() const override {
+    const KeyField& key = file_.key();
+    const std::string_view samples(reinterpret_cast<const char*>(selection_.samples.data()),
+                                   selection_.samples.size() * sizeof(std::uint32_t));
+    return hash128(std::string(key.begin(), key.end()).append(samples));
+  }
 
   [[nodiscard]] std::int64_t targets(std::int64_t index) const override {
+    if (pairs_) return 1;
     std::int64_t sum = 0;
     for (const std::uint32_t i : samples_of(index)) {
       sum += num_targets(loss_, file_, selection_.samples[i], selection_.lengths[i]);
@@ -60,7 +80,7 @@ class Rows final : public TextDataset {
       std::vector<std::uint8_t> labels(length);
       copy_with_labels(loss_, file_, selection_.samples[i], row.tokens.subspan(begin, length),
                        labels);
-      label(row, begin, labels);
+      label(row, begin, labels, pairs_ && begin > 0 ? -1.0F : 1.0F);
       begin += length;
     }
     // No token attends to what fills up the row: it goes on as the end of the last sample.
@@ -87,16 +107,18 @@ class Rows final : public TextDataset {
         .subspan(packing_.begins[row], packing_.begins[row + 1] - packing_.begins[row]);
   }
 
-  static void label(const TextRow& row, std::size_t begin, std::span<const std::uint8_t> labels) {
+  static void label(const TextRow& row, std::size_t begin, std::span<const std::uint8_t> labels,
+                    float weight) {
     for (std::size_t t = 0; t < labels.size(); ++t) {
       const bool counts = t + 1 < labels.size() && labels[t + 1] != 0;
       row.labels[begin + t] = counts ? row.tokens[begin + t + 1] : 0;
-      row.weights[begin + t] = counts ? 1.0F : 0.0F;
+      row.weights[begin + t] = counts ? weight : 0.0F;
     }
   }
 
   int sequence_;
   LossOn loss_;
+  bool pairs_;
   TokenFile file_;
   Selection selection_;
   Packing packing_;
@@ -104,6 +126,8 @@ class Rows final : public TextDataset {
 };
 
 }  // namespace
+
+LossOn loss_on(const DataConfig& data) { return data.pairs ? LossOn::assistant : data.loss; }
 
 void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
                       std::span<std::int64_t> tokens, std::span<std::uint8_t> labels) {

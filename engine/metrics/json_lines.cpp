@@ -36,6 +36,7 @@ std::string to_line(const char* kind, const Metrics& metrics,
   for (const Metric<Metrics>& row : rows) {
     std::visit(
         [&](auto value) {
+          if (row.left_out && !std::isfinite(static_cast<double>(metrics.*value))) return;
           json[std::string(row.name)] = to_json(metrics.*value, row.may_be_unknown);
         },
         row.value);

@@ -17,6 +17,7 @@ struct Metric {
   bool may_be_unknown = false;  ///< null in metrics.jsonl where it is not finite
   std::string_view tag = {};    ///< TensorBoard's name of it; empty: it is not shown there
   double tag_scale = 1;         ///< from `unit` to the unit that the tag names
+  bool left_out = false;        ///< of a line of metrics.jsonl, too, where it is not known
 };
 
 /// What is written of a step and of an evaluation, in the order of metrics.jsonl.

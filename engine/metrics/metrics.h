@@ -24,6 +24,13 @@ struct StepMetrics {
   double loss = 0;                 ///< mean over the global batch
   double accuracy = 0;             ///< top-1 of the global batch, 0 to 1; nan: not known
   double balance_loss = kUnknown;  ///< of experts; nan: the model has none, or no such loss
+  // Means over pairs of answers (preference.loss), as TRL names them; nan: samples are none.
+  double rewards_chosen = kUnknown;
+  double rewards_rejected = kUnknown;
+  double rewards_accuracies = kUnknown;  ///< pairs whose chosen answer has more reward, 0 to 1
+  double rewards_margins = kUnknown;     ///< of chosen over rejected answers
+  double logps_chosen = kUnknown;        ///< log-probability of the answer
+  double logps_rejected = kUnknown;
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
@@ -31,8 +38,8 @@ struct StepMetrics {
   double tokens_per_s = 0;  ///< of text, padding included; 0 of images
   double mfu = 0;           ///< model FLOP utilisation, 0 to 1; 0: the GPU's peak is not known
   double step_s = 0;
-  double smoothed_step_s = 0;     ///< over the last steps
-  double remaining_s = 0;         ///< until the end of the run
+  double smoothed_step_s = 0;  ///< over the last steps
+  double remaining_s = 0;      ///< until the end of the run
   // On the device of rank 0, as its allocator said last; 0 on a CPU.
   std::int64_t memory_bytes = 0;            ///< allocated at the peak
   std::int64_t memory_allocated_bytes = 0;  ///< between two steps
@@ -54,16 +61,23 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
-  double accuracy = 0;             ///< top-1, 0 to 1; nan: not known
-  double top5 = 0;                 ///< 0 to 1; nan: not known
+  double accuracy = 0;  ///< top-1, 0 to 1; nan: not known
+  double top5 = 0;      ///< 0 to 1; nan: not known
+  // Means over pairs of answers (preference.loss), as TRL names them; as of a step.
+  double rewards_chosen = kUnknown;
+  double rewards_rejected = kUnknown;
+  double rewards_accuracies = kUnknown;  ///< pairs whose chosen answer has more reward, 0 to 1
+  double rewards_margins = kUnknown;     ///< of chosen over rejected answers
+  double logps_chosen = kUnknown;        ///< log-probability of the answer
+  double logps_rejected = kUnknown;
   double ema_loss = kUnknown;      ///< of the average of the weights
   double ema_accuracy = kUnknown;  ///< the same, top-1
   // Answers of run.generate, 0 to 1, each by its rule; nan: not asked, or another rule.
   double exact_match = kUnknown;
   double f1 = kUnknown;
   double right_answers = kUnknown;  ///< share of right ones, by MetaMath's rule
-  std::int64_t samples = 0;        ///< images, or rows of tokens
-  std::int64_t targets = 0;        ///< images, or labelled tokens
+  std::int64_t samples = 0;         ///< images, or rows of tokens
+  std::int64_t targets = 0;         ///< images, or labelled tokens
   double seconds = 0;
 };
 

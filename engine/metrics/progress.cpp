@@ -114,8 +114,9 @@ std::string format_share(double share, int digits) {
 std::string format_step(const StepMetrics& m) {
   std::string text = fmt::format("step {}/{}", m.step, m.total_steps);
   if (m.epochs > 0) text += fmt::format("  epoch {}/{}", current_epoch(m), m.epochs);
-  text += fmt::format("  loss {:.4f}  acc {}  {} {}", m.loss, format_share(m.accuracy, 1),
-                      format_count(smoothed_rate(m)), rate_unit(m));
+  text += fmt::format("  loss {:.4f}  acc {}", m.loss, format_share(m.accuracy, 1));
+  if (std::isfinite(m.rewards_margins)) text += fmt::format("  margin {:.4f}", m.rewards_margins);
+  text += fmt::format("  {} {}", format_count(smoothed_rate(m)), rate_unit(m));
   if (m.mfu > 0) text += fmt::format("  MFU {:.1f}%", m.mfu * smoothing(m) * 100);
   text += fmt::format("  left {}  {}", format_duration(m.remaining_s),
                       format_duration(m.smoothed_step_s));

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -51,7 +52,9 @@ class Prometheus final : public MetricsSink {
           [&](auto value) {
             const auto number = static_cast<double>(metrics.*value);
             if (row.may_be_unknown && std::isnan(number)) return;
-            values_[fmt::format("dstrain_{}_{}", kind, row.name)] = number;
+            std::string name = fmt::format("dstrain_{}_{}", kind, row.name);
+            std::ranges::replace(name, '/', '_');  // no character of a gauge's name
+            values_[name] = number;
           },
           row.value);
     }

@@ -24,7 +24,8 @@ LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs)
           .sequence = inputs.own_tokens(),
           .part = inputs.splits.sequence,
           .tensor = inputs.splits.tensor,
-          .joined = inputs.tile_rows > 0};
+          .joined = inputs.tile_rows > 0,
+          .pairs = inputs.pairs};
 }
 
 LanguageHead::LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied,
@@ -68,8 +69,25 @@ void LanguageHead::choose_next(const Tensors& input, const BlockContext& context
   next_tokens.copy_(agreed(found, last, context.peers.along(CommAxis::sequence)));
 }
 
+at::Tensor LanguageHead::pair_loss(const at::Tensor& x_MD, const Batch& batch,
+                                   const BlockContext& context) {
+  DSTRAIN_CHECK(table_->cut == Cut::none && shape_.part.whole() && shape_.tensor.whole(),
+                "pairs of answers that ranks share");
+  const ops::PairTargets targets{batch.labels, batch.weights, batch.references};
+  const auto at_once = context.keep_hidden ? ops::LogitRows::many : ops::LogitRows::few;
+  if (context.answer_logps.defined()) {
+    context.answer_logps.copy_(ops::answer_log_probabilities(x_MD, *table_, targets, at_once));
+    return at::zeros({}, x_MD.options().dtype(at::kFloat));
+  }
+  return ops::linear_pair_loss(
+      x_MD, *table_, targets, context.pair_loss,
+      {.totals = context.totals.narrow(0, 0, kBalanceTotal), .figures = context.pair_figures},
+      at_once);
+}
+
 at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
                               const BlockContext& context) {
+  if (context.pair_loss.kind != ops::PairLoss::Kind::none) return pair_loss(x_mD, batch, context);
   const at::Tensor totals = context.totals.narrow(0, 0, kBalanceTotal);
   if (table_->cut == Cut::tensor)
     return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals,
@@ -126,6 +144,8 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
       .name = name_,
       .forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel())};
   if (table_ == &own_table_) count(own_table_, logit_cost);
+  // Once for the log-probabilities of answers, and once for the gradients.
+  if (shape_.pairs) logit_cost.again_flops = logit_cost.forward_flops;
   // Output and sum of the norm, unless that is the input; the logits are made again in backward, a
   // few rows at a time.
   const Bytes kept = (shape_.joined ? 1 : 2) * stream;
@@ -133,9 +153,11 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
              std::move(logit_cost)});
   cost.boundary = {{{}, kFloatBytes}};
   if (cut) add_loss_exchanges(cost, own_rows, shape.compute_bytes);
-  // Loss and hit of each row. Backward, the gradient of the norm's output with the logits, or then
-  // with that of both inputs.
-  const Bytes per_row = 2 * rows * kFloatBytes;
+  if (shape_.pairs) cost.step_sums = ops::kPairFigures;
+  // Loss and hit of each row, and of pairs its weight, absolute and in the gradient, and its loss
+  // by answer. Backward, the gradient of the norm's output with the logits, or then with that of
+  // both inputs.
+  const Bytes per_row = (shape_.pairs ? 6 : 2) * rows * kFloatBytes;
   const auto workspace = [&](ops::LogitRows at_once) {
     return stream + std::max(logit_bytes(own_rows, shape.compute_bytes, at_once) + per_row, stream);
   };

@@ -28,12 +28,15 @@ struct LanguageShape {
   AxisPart part = {};         ///< of each sample that this rank has
   AxisPart tensor = {};
   bool joined = false;  ///< LayerPlace::joined
+  bool pairs = false;   ///< ModelInputs::pairs
 };
 [[nodiscard]] LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs);
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
 /// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a
 /// matrix of its own.
+///
+/// Where samples are pairs, the loss is that of BlockContext::pair_loss.
 ///
 /// Tensor ranks with parts of the table share the loss of all rows; where the table is whole, each
 /// has that of its own rows.
@@ -61,6 +64,8 @@ class LanguageHead final : public Block {
   /// The final norm's output for {x, delta} or their sum.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
   void choose_next(const Tensors& input, const BlockContext& context);
+  [[nodiscard]] at::Tensor pair_loss(const at::Tensor& x_MD, const Batch& batch,
+                                     const BlockContext& context);
   /// The loss of this rank's rows, or of all.
   [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
                                 const BlockContext& context);

@@ -50,6 +50,7 @@ struct ModelInputs {
   Bytes bucket = 0;
   std::vector<std::string> class_names = {};  ///< of the data's labels; none: unknown
   int tile_rows = 0;                          ///< memory.tiles
+  bool pairs = false;                         ///< samples are pairs of answers (ops::PairLoss)
   bool fp16 = false;  ///< it computes in fp16, whose largest number is 65504
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }

@@ -45,6 +45,7 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   of_recipe.batch_norm = recipe.batch_norm;
   of_recipe.frames = frames_of(recipe);
   of_recipe.tile_rows = recipe.memory.tiles;
+  of_recipe.pairs = recipe.preference.pairs();
   of_recipe.fp16 = recipe.precision.compute == ComputeType::fp16;
   // A group lies on one stage, and stages are cut between blocks.
   if (recipe.parallel.pipeline == 1)

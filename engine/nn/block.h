@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/kernels/attention/cached_attention.h"
+#include "engine/kernels/loss/ops_linear_preference.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/program/comm.h"
@@ -34,7 +35,9 @@ struct Batch {
                                   ///< frame, [B * T, C, H, W]
   at::Tensor tokens = {};         ///< [B, T] int64
   at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
-  at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
+  at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0; of
+                                  ///< pairs -1 in the rejected answer
+  at::Tensor references = {};     ///< of pairs, [B, 2] fp32: ops::PairTargets
   ops::SecondLabels second = {};  ///< of images that are mixed with others
   ops::Sequences sequences = {};  ///< of text: where sequences begin
   /// Text whose samples are spread over the sequence axis, in s parts each: the rows that are
@@ -49,9 +52,9 @@ struct Batch {
 };
 
 /// Sums over the targets seen so far, on the device: [loss, top-1 correct, top-5 correct, targets,
-/// balance loss], fp32. A target is a sample with a label or a labelled token; language models
-/// leave top-5 at 0. The balance loss is a sum over samples, of training only, and a mean over the
-/// layers with experts; other models leave it at 0.
+/// balance loss], fp32. A target is a sample with a label, a labelled token or a pair; language
+/// models leave top-5 at 0, and of pairs a better chosen answer is correct. The balance loss is a
+/// sum over samples, in training, and a mean over the layers with experts; others leave it at 0.
 inline constexpr int kNumTotals = 5;
 inline constexpr int kBalanceTotal = 4;
 
@@ -83,6 +86,13 @@ struct BlockContext {
   at::Tensor dropout_seed = {};
   /// [kNumTotals] fp32, added to.
   at::Tensor totals = {};
+  /// Samples are pairs of answers, unless its kind is none.
+  ops::PairLoss pair_loss = {};
+  /// [ops::kPairFigures] fp32, added to; undefined where there are no pairs.
+  at::Tensor pair_figures = {};
+  /// Evaluation of pairs: [B, 2] fp32, what the head writes the log-probabilities of the answers
+  /// to, and no loss; undefined: nobody asks.
+  at::Tensor answer_logps = {};
   /// [] fp32, gradient of a loss that is a mean over the samples of the global batch, for its sum
   /// over them; undefined: there are no such losses.
   at::Tensor sample_seed = {};

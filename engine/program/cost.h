@@ -121,7 +121,8 @@ struct BlockCost {
   Bytes backward_workspace =
       0;  ///< transient beyond the two while the block runs backward, input gradient included
   Bytes state_bytes = 0;  ///< of its untrained tensors, which every rank holds whole
-  /// fp32 numbers of those that norm sums over the ranks (StateChange::step_mean).
+  /// fp32 numbers that norm sums over the ranks, of its untrained tensors (StateChange::step_mean)
+  /// or figures of pairs.
   std::int64_t step_sums = 0;
   /// In forward, and in backward; empty: products of all FLOPs, and passes over its parameters,
   /// input, output and what it saves.

@@ -215,6 +215,20 @@ constexpr Choice kBackends[] = {
     choice(Backend::nccl, "nccl", "GPU to GPU"),
     choice(Backend::gloo, "gloo", "through the CPU"),
 };
+constexpr Choice kPreferenceLosses[] = {
+    choice(PreferenceLoss::none, "none", "samples are no pairs; each token is learnt for itself"),
+    choice(PreferenceLoss::dpo, "dpo",
+           "-log sigmoid(beta d), where d is by how much more than in the reference the chosen "
+           "answer is likelier than the rejected one; arXiv:2305.18290"),
+    choice(PreferenceLoss::ipo, "ipo",
+           "(d - 1 / (2 beta))^2, where d is of means over tokens; arXiv:2310.12036"),
+    choice(PreferenceLoss::simpo, "simpo",
+           "-log sigmoid(beta (m of chosen - m of rejected) - gamma), where m is the mean over "
+           "tokens; no reference; arXiv:2405.14734"),
+    choice(PreferenceLoss::orpo, "orpo",
+           "cross entropy of the chosen answer, a mean over its tokens, - beta log sigmoid(log of "
+           "the ratio of odds); no reference; arXiv:2403.07691"),
+};
 constexpr Choice kTraceDetails[] = {
     choice(TraceDetail::kernels, "kernels", "the regions of the step and what the GPU does"),
     choice(TraceDetail::operators, "operators", "PyTorch's operators on the host, too"),
@@ -272,6 +286,7 @@ std::span<const Choice> choices(Augmentation) { return kAugmentations; }
 std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }
 std::span<const Choice> choices(Backend) { return kBackends; }
+std::span<const Choice> choices(PreferenceLoss) { return kPreferenceLosses; }
 std::span<const Choice> choices(TraceDetail) { return kTraceDetails; }
 std::span<const Choice> choices(Compression) { return kCompressions; }
 std::span<const Choice> choices(Timing) { return kTimings; }

@@ -46,6 +46,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(Interpolation);
 [[nodiscard]] std::span<const Choice> choices(DatasetName);
 [[nodiscard]] std::span<const Choice> choices(Backend);
+[[nodiscard]] std::span<const Choice> choices(PreferenceLoss);
 [[nodiscard]] std::span<const Choice> choices(TraceDetail);
 [[nodiscard]] std::span<const Choice> choices(Compression);
 [[nodiscard]] std::span<const Choice> choices(Timing);

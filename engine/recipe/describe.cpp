@@ -42,6 +42,9 @@ void describe(Recipe& r, Visitor& v) {
   v.section("batch_norm", r.batch_norm, "How batch norm takes its statistics.");
   v.section("data", r.data, "What it is trained on.");
   v.section("batch", r.batch, "How many samples make an optimizer step.");
+  v.section("preference", r.preference,
+            "Training on pairs of answers: data.name chat with records of prompt, chosen and "
+            "rejected.");
   v.section("optimizer", r.optimizer, "How the weights are updated.");
   v.section("ema", r.ema, "Average of the weights over the steps, evaluated beside them.");
   v.section("precision", r.precision, "Number formats of the computation and of the states.");

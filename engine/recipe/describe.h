@@ -68,6 +68,7 @@ void describe(DataConfig& data, Visitor& visitor);
 void describe(NormalizeConfig& normalize, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);
 void describe(OptimizerConfig& optimizer, Visitor& visitor);
+void describe(PreferenceConfig& preference, Visitor& visitor);
 void describe(EmaConfig& ema, Visitor& visitor);
 void describe(PrecisionConfig& precision, Visitor& visitor);
 void describe(LossScaleConfig& loss_scale, Visitor& visitor);

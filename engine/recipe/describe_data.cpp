@@ -126,7 +126,9 @@ void describe(DataConfig& c, Visitor& v) {
           {.text = "Makes a sample of each answer of a chat, with what stands before it (chat), as "
                    "the model is asked: templates such as Qwen3's leave thoughts out of earlier "
                    "turns."});
-  v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
+  v.field("too_long", c.too_long,
+          {.text = "What becomes of a sample longer than sequence; pairs of "
+                   "preference.loss are never cut but left out."});
   v.field("bad_record", c.bad_record,
           {.text = "What becomes of a record or an image that cannot be used."});
   v.field("test_share", c.test_share,

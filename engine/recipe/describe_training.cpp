@@ -92,6 +92,26 @@ void describe(OptimizerConfig& c, Visitor& v) {
           {.text = "Factor of each drop of schedule step.", .min = 0, .max = 1, .above_min = true});
 }
 
+void describe(PreferenceConfig& c, Visitor& v) {
+  v.field(
+      "loss", c.loss,
+      {.text = "Loss of a pair; that of a step is the mean over its pairs. The reference of dpo "
+               "and ipo are the weights that the run starts from: an evaluation before the "
+               "first step writes its log-probabilities beside the tokens, and later runs read "
+               "them."});
+  v.field("beta", c.beta,
+          {.text = "Factor of the rewards; of orpo, weight of the ratio of odds.",
+           .min = 0,
+           .above_min = true});
+  v.field("gamma", c.gamma, {.text = "Margin that the rewards are to have (simpo).", .min = 0});
+  v.field("smoothing", c.smoothing,
+          {.text = "Share of the pairs whose answers are taken to be swapped (dpo).",
+           .min = 0,
+           .max = 0.5,
+           .below_max = true,
+           .source = "arXiv:2305.18290, conservative DPO"});
+}
+
 void describe(EmaConfig& c, Visitor& v) {
   v.field("decay", c.decay,
           {.text = "Share of the old average that an update keeps; 0: there is no average.",

@@ -138,6 +138,7 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
   take_optimizer_defaults(loaded.recipe.optimizer, reader);
+  loaded.recipe.data.pairs = loaded.recipe.preference.pairs();
   auto taken = take_cached(loaded.recipe, reader, diagnostics);
   taken.merge(take_from_folder(loaded.recipe, reader, diagnostics));
   check_rules(loaded.recipe, reader, diagnostics);

@@ -78,6 +78,8 @@ enum class LossOn { all, response, assistant };
 enum class TooLong { truncate, turns, skip, stop };
 enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
+/// What a model learns of pairs of answers.
+enum class PreferenceLoss { none, dpo, ipo, simpo, orpo };
 
 struct ModelConfig {
   /// A published model; the family where the sizes stand below or in `weights`.
@@ -192,6 +194,7 @@ struct DataConfig {
   std::vector<std::string> template_args;  ///< "NAME=VALUE" for it
   std::string chat_date;                   ///< the day that templates see; empty: 26 Jul 2024
   bool split_turns = false;                ///< a sample of each answer of a chat
+  bool pairs = false;  ///< samples are pairs of answers: no key, preference.loss says it
   TooLong too_long = TooLong::truncate;
   BadRecord bad_record = BadRecord::skip;
   double test_share = 0.01;  ///< of the samples, where the data set has no test split
@@ -354,6 +357,21 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// Training on pairs of answers, a chosen and a rejected one.
+struct PreferenceConfig {
+  PreferenceLoss loss = PreferenceLoss::none;
+  double beta = 0.1;
+  double gamma = 0.5;    ///< simpo: margin that is asked for
+  double smoothing = 0;  ///< dpo: share of pairs that are taken to be swapped
+
+  [[nodiscard]] bool pairs() const { return loss != PreferenceLoss::none; }
+  /// Log-probabilities of the weights that the run starts from take part.
+  [[nodiscard]] bool has_reference() const {
+    return loss == PreferenceLoss::dpo || loss == PreferenceLoss::ipo;
+  }
+  bool operator==(const PreferenceConfig&) const = default;
+};
+
 /// Average of the weights over the steps.
 struct EmaConfig {
   double decay = 0;  ///< 0: no average
@@ -412,6 +430,7 @@ struct Recipe {
   BatchNormConfig batch_norm;
   DataConfig data;
   BatchConfig batch;
+  PreferenceConfig preference;
   OptimizerConfig optimizer;
   EmaConfig ema;
   PrecisionConfig precision;

@@ -51,7 +51,7 @@ struct Rule {
 /// Those of image data.
 [[nodiscard]] std::span<const Rule> image_rules();
 
-/// Those of chats.
+/// Those of chats and pairs of answers.
 [[nodiscard]] std::span<const Rule> text_rules();
 
 }  // namespace dstrain

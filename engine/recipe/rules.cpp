@@ -395,6 +395,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "run.evaluate",
                                           "lora.rank",
                                           "data.name",
+                                          "preference.loss",
                                           "data.augment",
                                           "data.pack",
                                           "optimizer.name",
@@ -506,6 +507,16 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (r.run.best.metric == BestMetric::none) {
     add({"run.best.min_delta", "run.best.patience", "run.best.load"},
         "run.best.metric none: no evaluation is better than another");
+  }
+  const std::string preference = fmt::format("preference.loss {}", spelling(r.preference.loss));
+  if (!r.preference.pairs()) {
+    add({"preference.beta", "preference.gamma", "preference.smoothing"}, preference + ": no pairs");
+  } else {
+    if (r.preference.loss != PreferenceLoss::simpo)
+      add({"preference.gamma"}, preference + " asks for no margin, only simpo does");
+    if (r.preference.loss != PreferenceLoss::dpo)
+      add({"preference.smoothing"}, preference + " has none, only dpo");
+    add({"data.loss"}, preference + " takes the answers of pairs");
   }
   if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/day.h"
+#include "engine/recipe/choices.h"
 #include "engine/recipe/rule.h"
 #include "engine/recipe/text.h"
 
@@ -30,6 +31,45 @@ void only_chats_have_turns(const Recipe& r, RuleContext& context) {
                 "use truncate, skip or stop");
 }
 
+void pairs_are_chats(const Recipe& r, RuleContext& context) {
+  if (!r.preference.pairs()) return;
+  const std::string loss = fmt::format("{}", spelling(r.preference.loss));
+  if (r.data.name != DatasetName::chat)
+    context.error(
+        "preference.loss",
+        fmt::format("{}, but data.name {} has no pairs of answers", loss, spelling(r.data.name)),
+        "use data.name: chat with records of prompt, chosen and rejected");
+  if (r.data.packing)
+    context.error("data.packing", "a sample is a pair already: two sequences in one row",
+                  "leave it out");
+  if (r.data.split_turns)
+    context.error("data.split_turns", "a pair has one answer on each side", "leave it out");
+  if (r.data.too_long == TooLong::turns)
+    context.error("data.too_long", "turns: both answers of a pair have the same prompt",
+                  "use skip or stop");
+}
+
+/// Rows of a pair lie on one rank, with all of the vocabulary.
+void pairs_are_not_cut(const Recipe& r, RuleContext& context) {
+  if (!r.preference.pairs()) return;
+  for (const auto& [key, degree] : {std::pair("parallel.tensor", r.parallel.tensor),
+                                    std::pair("parallel.sequence", r.parallel.sequence)}) {
+    if (degree > 1)
+      context.error(key,
+                    fmt::format("{}, but preference.loss {} needs the whole of each pair, and of "
+                                "the vocabulary, on a rank",
+                                degree, spelling(r.preference.loss)),
+                    "use data ranks, parallel.zero or parallel.pipeline");
+  }
+}
+
+/// Losses of pairs are no cross entropies.
+void pairs_have_no_perplexity(const Recipe& r, RuleContext& context) {
+  if (!r.preference.pairs() || r.run.best.metric != BestMetric::perplexity) return;
+  context.error("run.best.metric", "perplexity: the loss of pairs has none",
+                "use loss or accuracy, the share of pairs whose chosen answer has more reward");
+}
+
 }  // namespace
 
 std::span<const Rule> text_rules() {
@@ -37,6 +77,10 @@ std::span<const Rule> text_rules() {
       {chat_date_is_a_day, {"data.chat_date"}},
       {split_turns_train_answers, {"data.split_turns", "data.loss", "data.name"}},
       {only_chats_have_turns, {"data.too_long", "data.name"}},
+      {pairs_are_chats,
+       {"preference.loss", "data.name", "data.packing", "data.split_turns", "data.too_long"}},
+      {pairs_are_not_cut, {"preference.loss", "parallel.tensor", "parallel.sequence"}},
+      {pairs_have_no_perplexity, {"preference.loss", "run.best.metric"}},
   };
   return all;
 }

@@ -37,9 +37,10 @@ constexpr std::array<std::string_view, 5> kSampleKeys = {"data.name", "data.sequ
                                                          "data.frames", "data.packing",
                                                          "data.too_long"};
 /// Those by which losses are of other samples or targets.
-constexpr std::array<std::string_view, 7> kLossKeys = {
-    "data.path",     "data.subset",   "data.loss",  "data.prompt",
-    "data.response", "data.tokenizer", "data.test_share"};
+constexpr std::array<std::string_view, 11> kLossKeys = {
+    "data.path",        "data.subset",      "data.loss",       "data.prompt",
+    "data.response",    "data.tokenizer",   "data.test_share", "preference.loss",
+    "preference.beta",  "preference.gamma", "preference.smoothing"};
 
 bool differ(const RunFigures& a, const RunFigures& b, std::string_view key) {
   return setting(a.data, key) != setting(b.data, key);

@@ -116,7 +116,7 @@ Json run_json(const RunFigures& run) {
   put_path(json, "path", data.path);
   for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
   for (const RankSplit& split : run.split) json["split"].push_back(split_json(split));
-  for (const EvaluationRow& row : data.evaluations)
+  for (const EvaluationRow& row : data.evaluations) {
     json["evaluations"].push_back({{"step", row.step},
                                    {"epoch", known(row.epoch)},
                                    {"training_loss", known(row.training_loss)},
@@ -130,6 +130,13 @@ Json run_json(const RunFigures& run) {
                                    {"right_answers", known(row.right_answers)},
                                    {"seconds", known(row.seconds)},
                                    {"samples_per_s", known(row.samples_per_s)}});
+    if (!std::isfinite(row.rewards_margins)) continue;  // no pairs of answers
+    json["evaluations"].back().update({{"rewards_chosen", known(row.rewards_chosen)},
+                                       {"rewards_rejected", known(row.rewards_rejected)},
+                                       {"rewards_margins", known(row.rewards_margins)},
+                                       {"logps_chosen", known(row.logps_chosen)},
+                                       {"logps_rejected", known(row.logps_rejected)}});
+  }
   if (data.confusion) {
     for (const ConfusedPair& pair : most_confused(*data.confusion, kConfusedShown))
       json["confused"].push_back({{"class", data.confusion->names[pair.right]},

@@ -58,6 +58,11 @@ struct EvaluationRow {
   double loss = kUnknown;
   double accuracy = kUnknown;
   double top5 = kUnknown;
+  double rewards_chosen = kUnknown;  ///< of pairs of answers, like the next four
+  double rewards_rejected = kUnknown;
+  double rewards_margins = kUnknown;
+  double logps_chosen = kUnknown;
+  double logps_rejected = kUnknown;
   double ema_loss = kUnknown;  ///< of the average of the weights
   double ema_accuracy = kUnknown;
   double exact_match = kUnknown;  ///< of the answers of run.generate, like the next two
@@ -75,6 +80,11 @@ inline constexpr LineNumber<EvaluationRow> kEvaluationNumbers[] = {
     {"loss", &EvaluationRow::loss},
     {"accuracy", &EvaluationRow::accuracy},
     {"top5", &EvaluationRow::top5},
+    {"rewards/chosen", &EvaluationRow::rewards_chosen},
+    {"rewards/rejected", &EvaluationRow::rewards_rejected},
+    {"rewards/margins", &EvaluationRow::rewards_margins},
+    {"logps/chosen", &EvaluationRow::logps_chosen},
+    {"logps/rejected", &EvaluationRow::logps_rejected},
     {"ema_loss", &EvaluationRow::ema_loss},
     {"ema_accuracy", &EvaluationRow::ema_accuracy},
     {"exact_match", &EvaluationRow::exact_match},

@@ -96,7 +96,7 @@ TEST_CASE("what is wrong with a record is said with its message", "[chat]") {
       "and output, or prompt and completion");
   CHECK(mistake("[1]") == "the record is no object");
   CHECK(mistake(R"({"prompt": "a", "chosen": "b", "rejected": "c"})") ==
-        "pairs of 'chosen' and 'rejected' answers are not supported");
+        "'chosen' and 'rejected' are a pair of answers, which preference.loss trains");
   CHECK(mistake(R"({"messages": []})") == "the chat has no messages");
   CHECK(mistake(R"({"messages": "a"})") == "'messages' is no list");
   CHECK(mistake(R"({"messages": [{"content": "a"}]})") == "message 1 has no 'role'");

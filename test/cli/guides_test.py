@@ -76,10 +76,15 @@ def prepare(folder):
     (folder / "data/chats").mkdir()
     (folder / "data/chats/train.jsonl").write_text("".join(json.dumps({"messages": [
         {"role": "user", "content": f"Who are you?{'!' * n}"}, {"role": "assistant", "content": "A model."}]}) + "\n" for n in range(40)))
-    write_tokenizer(folder / "models/Qwen2.5-0.5B")
-    (folder / "models/Qwen2.5-0.5B/chat_template.jinja").write_text(
-        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+    (folder / "data/preferences").mkdir()
+    (folder / "data/preferences/train.jsonl").write_text("".join(json.dumps({
+        "prompt": [{"role": "user", "content": f"Who are you?{'!' * n}"}], "chosen": [{"role": "assistant", "content": "A model."}],
+        "rejected": [{"role": "assistant", "content": "Guess!"}]}) + "\n" for n in range(40)))
+    for model in ("Qwen2.5-0.5B", "Qwen2.5-0.5B-Instruct"):
+        write_tokenizer(folder / "models" / model)
+        (folder / "models" / model / "chat_template.jinja").write_text(
+            "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 
 
 def masked(line):

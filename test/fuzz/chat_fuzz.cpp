@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/chat/answer_pair.h"
 #include "engine/chat/json_reader.h"
 #include "engine/chat/trained_spans.h"
 
@@ -46,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view record = end == std::string_view::npos ? kRecord : input.substr(end + 1);
   try {
     const Value value = read_json_value(record, line_and_column(record, "record"));
-    const Conversation chat = read_chat(value, chat_format(value));
+    const Conversation chat =
+        is_pair(value) ? read_pair(value).chosen : read_chat(value, chat_format(value));
     const ChatRenderer renderer(ChatTemplate::parse(input.substr(0, end), "template"),
                                 {"<e>", "<s>"}, {{"eos_token", Value::text(std::string("<e>"))}},
                                 {}, kLimits);

@@ -116,6 +116,33 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
         "\"seconds\":0.0}\n");
 }
 
+TEST_CASE("pairs of answers have TRL's figures in lines, tags and gauges", "[metrics]") {
+  const TempDir dir;
+  MetricsOptions options = options_of(dir);
+  options.prometheus = dir / "dstrain.prom";
+  {
+    MetricsWriter writer(options);
+    StepMetrics step = some_step();
+    step.rewards_chosen = 0.5;
+    step.rewards_rejected = -0.25;
+    step.rewards_accuracies = 1;
+    step.rewards_margins = 0.75;
+    step.logps_chosen = -8;
+    step.logps_rejected = -9;
+    writer.step(step);
+    CHECK(writer.flush());
+    CHECK(format_step(step).find("  acc n/a  margin 0.7500  256 img/s") != std::string::npos);
+  }
+  CHECK(
+      slurp(dir / "metrics.jsonl")
+          .find("\"rewards/chosen\":0.5,\"rewards/rejected\":-0.25,\"rewards/accuracies\":1.0,"
+                "\"rewards/margins\":0.75,\"logps/chosen\":-8.0,\"logps/rejected\":-9.0,\"lr\"") !=
+      std::string::npos);
+  const auto file = *fs::directory_iterator(dir / "tensorboard");
+  CHECK(slurp(file.path()).find("train/rewards/margins\x15") != std::string::npos);
+  CHECK(slurp(options.prometheus).find("dstrain_train_rewards_margins") != std::string::npos);
+}
+
 TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit", "[metrics]") {
   const TempDir dir;
   MetricsWriter writer(options_of(dir));
@@ -128,14 +155,15 @@ TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit",
     if (row.tag.empty()) continue;
     CAPTURE(row.tag);
     CHECK(tags.insert(row.tag).second);
-    const bool unknown = row.tag == "train/accuracy" || row.tag == "time/optimizer_s";
+    const bool unknown =
+        row.left_out || row.tag == "train/accuracy" || row.tag == "time/optimizer_s";
     const std::string tag = std::string(row.tag) + '\x15';  // what begins the value behind it
     const std::size_t at = content.find(tag);
     CHECK((at == std::string::npos) == unknown);
     if (unknown) continue;
     CHECK(content.find(tag, at + 1) == std::string::npos);
   }
-  CHECK(tags.size() == 20);
+  CHECK(tags.size() == 26);
   for (const Scalar& gib : {Scalar{"memory/peak_gib", 3}, Scalar{"memory/allocated_gib", 1},
                             Scalar{"memory/reserved_gib", 4}}) {
     const Scalar scalars[] = {gib};

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 /// The fields that chats have, in any form.
 constexpr const char* kFields[] = {"messages", "tools",  "conversations", "system",
                                    "history",  "prompt", "completion",    "response",
-                                   "input",    "output", "instruction",   "chat_template_kwargs"};
+                                   "input",    "output", "instruction",   "chat_template_kwargs",
+                                   "chosen",   "rejected"};
 
 SourceFiles split_of(const fs::path& folder, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
@@ -38,8 +39,12 @@ Sources find_chats(const DataConfig& data) {
   const fs::path path = data.path;
   if (is_file(path))
     return {.train = {.files = {path}, .parquet = path.extension() == ".parquet"}, .test = {}};
-  Sources found = {.train = split_of(path, {"train", "train_sft"}),
-                   .test = split_of(path, {"test", "test_sft", "validation", "valid", "dev"})};
+  Sources found =
+      data.pairs
+          ? Sources{.train = split_of(path, {"train_prefs", "train"}),
+                    .test = split_of(path, {"test_prefs", "test", "validation", "valid", "dev"})}
+          : Sources{.train = split_of(path, {"train", "train_sft"}),
+                    .test = split_of(path, {"test", "test_sft", "validation", "valid", "dev"})};
   if (!found.train.files.empty()) return found;
   std::vector<fs::path> single;
   for (const char* extension : {".jsonl", ".json", ".parquet"})

@@ -13,6 +13,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/chat/answer_pair.h"
 #include "engine/chat/json_reader.h"
 #include "engine/data/text/chat_form.h"
 #include "engine/data/text/file_stamp.h"
@@ -37,6 +38,7 @@ class ChatEncoder {
         begin_(encoder.begin),
         end_(encoder.end),
         split_turns_(data.split_turns),
+        pairs_(data.pairs),
         room_(data.too_long == TooLong::turns ? static_cast<std::size_t>(data.sequence)
                                               : std::numeric_limits<std::size_t>::max()),
         file_(std::move(file)) {}
@@ -46,6 +48,10 @@ class ChatEncoder {
     try {
       const auto place = [](std::size_t byte) { return fmt::format("byte {}", byte); };
       const chat::Value record = chat::read_json_value(json, place);
+      if (pairs_) {
+        append_pair(chat::read_pair(record), tokens, samples);
+        return "";
+      }
       const chat::Conversation chat = chat::read_chat(record, chat::chat_format(record));
       if (chat.is_plain()) {
         samples.push_back(append_plain(chat, tokens));
@@ -78,6 +84,26 @@ class ChatEncoder {
     if (form_) return;
     throw Error(ErrorKind::usage, fmt::format("{} has no chat template", file_),
                 "name one in data.template: a Jinja file, or chatml");
+  }
+
+  /// A sample of each answer, the chosen one first.
+  void append_pair(const chat::AnswerPair& pair, std::vector<std::uint32_t>& tokens,
+                   std::vector<EncodedChat>& samples) const {
+    for (const chat::Conversation* chat : {&pair.chosen, &pair.rejected}) {
+      if (chat->is_plain()) {
+        samples.push_back(append_plain(*chat, tokens));
+        continue;
+      }
+      require_form();
+      const chat::RenderedChat rendered = form_->rendered(*chat, chat::TrainedTurns::all);
+      if (rendered.spans.empty())
+        throw Error(ErrorKind::data, fmt::format("nothing of the {} answer is trained",
+                                                 chat == &pair.chosen ? "chosen" : "rejected"));
+      append_sample(*chat, rendered, chat::TrainedTurns::all, tokens, samples);
+      samples.back().group =
+          hash64(std::string_view(rendered.text.bytes()).substr(0, rendered.spans.front().begin));
+    }
+    samples.back().group = samples.front().group;
   }
 
   /// A sample of each answer that is trained.
@@ -197,6 +223,7 @@ class ChatEncoder {
   std::vector<std::uint32_t> begin_;
   std::uint32_t end_;
   bool split_turns_;
+  bool pairs_;
   std::size_t room_;  ///< tokens of a sample, beyond which turns are taken away
   std::string file_;
 };
@@ -229,6 +256,7 @@ std::string chat_key(const DataConfig& data, const fs::path& tokenizer, const fs
     key += fmt::format("\n{} {}", argument.size(), argument);
   if (!data.chat_date.empty()) key += "\nday " + data.chat_date;
   if (data.split_turns) key += "\nsplit";
+  if (data.pairs) key += "\npairs";
   if (data.too_long == TooLong::turns) key += fmt::format("\nturns {}", data.sequence);
   return key;
 }

@@ -64,16 +64,22 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
         fmt::format("{}: {}", describe_record(data, sources, summary, first.record), first.text);
   }
   const HeldOut held_out(file, part == Part::whole ? 0 : data.test_share);
-  const std::int64_t max = data.subset == 0 ? file.size() : data.subset;
-  for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < max; ++i) {
+  const std::int64_t together = data.pairs ? 2 : 1;  // samples that stay together
+  const std::int64_t max = data.subset == 0 ? file.size() : data.subset * together;
+  for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < max; i += together) {
     const TokenFile::Sample& sample = file.sample(i);
     if (part != Part::whole && held_out.contains(sample) != (part == Part::held_out)) continue;
-    const std::int64_t length = file.length(i);
+    const std::int64_t length = data.pairs ? file.length(i) + file.length(i + 1) : file.length(i);
     if (length > data.sequence) {
       const bool no_response =
-          data.loss != LossOn::all && first_answer(data, file, i) >= data.sequence;
+          !data.pairs && data.loss != LossOn::all && first_answer(data, file, i) >= data.sequence;
       const auto what = [&] {
         const std::string record = describe_record(data, sources, summary, sample.record);
+        if (data.pairs)
+          return fmt::format(
+              "{}: its two answers with their prompts have {} tokens, data.sequence "
+              "is {}",
+              record, length, data.sequence);
         if (data.too_long == TooLong::truncate) {
           return fmt::format("{}: its response begins after {} tokens, data.sequence is {}", record,
                              first_answer(data, file, i), data.sequence);
@@ -85,16 +91,18 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
         throw Error(ErrorKind::data, what(),
                     "raise data.sequence, or set data.too_long to truncate or skip");
       }
-      if (data.too_long != TooLong::truncate || no_response) {
+      if (data.pairs || data.too_long != TooLong::truncate || no_response) {
         if (selection.first_left_out.empty()) selection.first_left_out = what();
         ++selection.too_long;
         continue;
       }
       ++selection.cut;
     }
-    selection.samples.push_back(static_cast<std::uint32_t>(i));
-    selection.lengths.push_back(
-        static_cast<std::int32_t>(std::min<std::int64_t>(length, data.sequence)));
+    for (std::int64_t one = i; one < i + together; ++one) {
+      selection.samples.push_back(static_cast<std::uint32_t>(one));
+      selection.lengths.push_back(
+          static_cast<std::int32_t>(std::min<std::int64_t>(file.length(one), data.sequence)));
+    }
   }
   return selection;
 }
@@ -108,12 +116,13 @@ std::string with_commas(std::int64_t number) {
 }
 
 std::string describe(const DataConfig& data, const char* split, const Selection& selection) {
-  std::string text =
-      fmt::format("data, {}: {} samples", split, with_commas(std::ssize(selection.samples)));
+  const std::int64_t size = std::ssize(selection.samples) / (data.pairs ? 2 : 1);
+  std::string text = fmt::format("data, {}: {} {}", split, with_commas(size),
+                                 data.pairs ? "pairs of answers" : "samples");
   if (selection.cut > 0) {
     text += fmt::format(", {} cut to {} tokens", with_commas(selection.cut), data.sequence);
   }
-  if (data.subset > 0 && std::cmp_less(selection.samples.size(), data.subset))
+  if (data.subset > 0 && size < data.subset)
     text += fmt::format(", fewer than data.subset ({})", with_commas(data.subset));
   return text + left_out_text(selection);
 }

@@ -9,7 +9,8 @@
 
 namespace dstrain::text {
 
-/// Which samples of a token file make one split, and what was done to those that do not fit.
+/// Which samples of a token file make one split, and what was done to those that do not fit. With
+/// data.pairs the two of a pair follow one another, and subset and counts are of pairs.
 struct Selection {
   std::vector<std::uint32_t> samples;
   std::vector<std::int32_t> lengths;  ///< after cutting

@@ -84,6 +84,7 @@ class TokenFile {
   /// `trained` (as many, or none) gets 1 where the token has a mark.
   void copy(std::int64_t i, std::span<std::int64_t> tokens, std::span<std::uint8_t> trained) const;
 
+  [[nodiscard]] const KeyField& key() const { return header_.key; }
   [[nodiscard]] const TokenFileSummary& summary() const { return summary_; }
   [[nodiscard]] std::int64_t num_tokens() const {
     return static_cast<std::int64_t>(header_.tokens);

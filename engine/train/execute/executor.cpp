@@ -108,18 +108,23 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   allocate_buffers();
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
   const std::vector<BlockState*> block_states = all_states(model);
-  const std::int64_t step_sums = step_sum_elements(block_states);
-  const at::Tensor all = at::zeros({step_sums + kNumSums + optimizer::kControlSize}, fp32);
-  reduced_sums_ = all.narrow(0, 0, step_sums + kNumSums);
+  const std::int64_t step_sums = step_sum_elements(block_states), figures = num_figures();
+  const at::Tensor all =
+      at::zeros({step_sums + figures + kNumSums + optimizer::kControlSize}, fp32);
+  reduced_sums_ = all.narrow(0, 0, step_sums + figures + kNumSums);
   running_states_.emplace(block_states, all.narrow(0, 0, step_sums));
-  telemetry_ = all.narrow(0, step_sums, kNumSums + optimizer::kControlSize);
-  sums_ = telemetry_.narrow(0, 0, kNumSums);
-  control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
+  telemetry_ = all.narrow(0, step_sums, figures + kNumSums + optimizer::kControlSize);
+  sums_ = telemetry_.narrow(0, figures, kNumSums);
+  control_ = telemetry_.narrow(0, figures + kNumSums, optimizer::kControlSize);
+  context_.pair_loss = options.pair_loss;
+  if (figures > 0) context_.pair_figures = telemetry_.narrow(0, 0, figures);
   context_.label_smoothing = options.optimizer.label_smoothing;
   context_.totals = sums_.narrow(0, kTotals, kNumTotals);
   context_.keep_hidden = strategy.training.keeps_hidden;
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
+  evaluation_context_.pair_loss = context_.pair_loss;
+  evaluation_context_.pair_figures = context_.pair_figures;
   for (auto& [channel, ranks] : communicators) {
     if (channel.lane == Lane::compute) context_.peers.set(channel.axis, ranks.get());
     if (channel.lane == Lane::compute_beside) peers_beside_.set(channel.axis, ranks.get());
@@ -263,7 +268,8 @@ StepOutcome Executor::take_outcome() {
   offloader_.rethrow();
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
-  const auto* sums = pending.host.const_data_ptr<float>();
+  const auto* figures = pending.host.const_data_ptr<float>();
+  const float* sums = figures + num_figures();
   const float* control = sums + kNumSums;
   const EvaluationTotals totals = means(sums + kTotals);
   return {.step = pending.step,
@@ -274,6 +280,8 @@ StepOutcome Executor::take_outcome() {
           .targets = totals.targets,
           .balance_loss =
               sums[kTotals + kBalanceTotal] / std::max(1.0, static_cast<double>(pending.samples)),
+          .pairs = num_figures() == 0 ? std::nullopt
+                                      : std::optional(pair_means(figures, totals.targets)),
           .gradient_norm = control[optimizer::kGradientNorm],
           .loss_scale = control[optimizer::kLossScale],
           .good_steps = control[optimizer::kGoodSteps],

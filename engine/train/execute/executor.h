@@ -32,6 +32,13 @@
 
 namespace dstrain {
 
+/// Means over pairs of answers, as TRL names them.
+struct PairMeans {
+  double rewards_chosen = 0, rewards_rejected = 0;
+  double logps_chosen = 0, logps_rejected = 0;
+  [[nodiscard]] double margin() const { return rewards_chosen - rewards_rejected; }
+};
+
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
   std::int64_t step = 0;
@@ -43,6 +50,7 @@ struct StepOutcome {
   double top5 = 0;
   double targets = 0;       ///< labelled samples or tokens
   double balance_loss = 0;  ///< of experts, mean over samples and layers, without its coefficient
+  std::optional<PairMeans> pairs = {};  ///< where samples are pairs
   double gradient_norm = 0;
   double loss_scale = 1;
   double good_steps = 0;
@@ -103,6 +111,7 @@ struct EvaluationTotals {
   /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
   /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};
+  std::optional<PairMeans> pairs = {};  ///< where samples are pairs
 };
 
 /// State of the dynamic loss scale and the counters that a checkpoint keeps.
@@ -124,8 +133,9 @@ struct ExecutorOptions {
   /// On a GPU the work between the waits for other lanes becomes CUDA graphs after a few steps.
   /// Must be the same in every step.
   bool graphs = false;
-  bool dropout = false;  ///< some block drops elements while it trains
-  int timed_every = 0;   ///< one step in so many is timed; 0: none
+  ops::PairLoss pair_loss = {};  ///< where samples are pairs
+  bool dropout = false;          ///< some block drops elements while it trains
+  int timed_every = 0;           ///< one step in so many is timed; 0: none
   OffloaderOptions offload = {};
 };
 
@@ -157,6 +167,9 @@ class Executor {
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(BatchSource& source, std::int64_t micro_batches);
+  /// Log-probabilities of the answers of `micro_batches` micro-batches of pairs, [micro_batches, B,
+  /// 2] fp32 on the host; 0 where another rank has the head. Collective.
+  [[nodiscard]] at::Tensor answer_logps(BatchSource& source, std::int64_t micro_batches);
   /// The same of the average of the weights, which takes their place meanwhile. No step may be
   /// under way. Collective.
   [[nodiscard]] EvaluationTotals evaluate_average(BatchSource& source, std::int64_t micro_batches);
@@ -211,8 +224,11 @@ class Executor {
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
   [[nodiscard]] BlockContext generation_context(const at::Tensor& last) const;
-  /// The scores that the head writes are those of samples that no other rank counts.
-  [[nodiscard]] bool counts_classes() const;
+  /// What the head writes in an evaluation is of samples that no other rank has.
+  [[nodiscard]] bool has_head() const;
+  /// Calls `each` behind each of the micro-batches.
+  void evaluate_each(BatchSource& source, std::int64_t micro_batches, const BlockContext& context,
+                     const std::function<void(std::int64_t)>& each);
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
                const BlockContext& context);
@@ -265,6 +281,10 @@ class Executor {
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
   [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
+  /// Figures of pairs; 0 where samples are none.
+  [[nodiscard]] std::int64_t num_figures() const {
+    return options_.pair_loss.kind == ops::PairLoss::Kind::none ? 0 : ops::kPairFigures;
+  }
   /// Makes dropout_seeds_ those of the step, on the compute lane.
   void set_dropout_seeds(std::int64_t step);
   [[nodiscard]] at::Tensor dropout_seed(int micro_batch) const;
@@ -288,13 +308,13 @@ class Executor {
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
 
-  /// [sum of squares, totals, stop votes, steps to trace | control]: a part of one tensor, so one
-  /// copy brings it to the host; before it stand the sums of running statistics, so one all-reduce
-  /// takes these and `sums_`.
+  /// [figures of pairs | sum of squares, totals, stop votes, steps to trace | control]: a part of
+  /// one tensor, so one copy brings it to the host; before it stand the sums of running statistics,
+  /// so one all-reduce takes these, the figures and `sums_`.
   at::Tensor telemetry_;
   at::Tensor sums_;
   at::Tensor control_;
-  at::Tensor reduced_sums_;  ///< [sums of running statistics | sums_]
+  at::Tensor reduced_sums_;  ///< [sums of running statistics | figures of pairs | sums_]
   std::optional<RunningStates> running_states_;
   BlockContext context_;
   Peers peers_beside_;               ///< on Lane::compute_beside

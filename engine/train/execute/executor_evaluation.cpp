@@ -40,19 +40,9 @@ void Executor::finish_updates() {
   offloader_.rethrow();
 }
 
-EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
-  at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
-  at::Tensor counts;
-  BlockContext context = evaluation_context_;
-  {
-    const StreamScope scope(lane(Lane::compute));
-    const auto on_device = context_.totals.options();
-    sums = at::zeros({kNumTotals}, on_device.dtype(at::kDouble));
-    if (model_.classes > 0 && model_.classes <= report::Confusion::kMostClasses)
-      counts = at::zeros({model_.classes, model_.classes}, on_device.dtype(at::kLong));
-    if (counts.defined() && counts_classes())
-      context.class_scores = at::zeros({samples_, model_.classes}, on_device);
-  }
+void Executor::evaluate_each(BatchSource& source, std::int64_t micro_batches,
+                             const BlockContext& context,
+                             const std::function<void(std::int64_t)>& each) {
   gather_resident();
   std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
   for (std::int64_t i = 0; i < micro_batches; ++i) {
@@ -63,28 +53,68 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     {
       const StreamScope scope(lane(Lane::compute));
       context_.totals.zero_();
+      if (context_.pair_figures.defined()) context_.pair_figures.zero_();
     }
     run(evaluation_, source, {}, context);
     {
       const StreamScope scope(lane(Lane::compute));
-      sums.add_(context_.totals);
-      if (context.class_scores.defined())
-        count_classes(context.class_scores, source.batch(first_loaded_), counts);
+      each(i);
     }
     step_end_.record(lane(Lane::compute));
     two_ago.record(lane(Lane::compute));
   }
+}
+
+EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
+  at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
+  at::Tensor counts;
+  BlockContext context = evaluation_context_;
+  const std::int64_t figures = num_figures();
+  {
+    const StreamScope scope(lane(Lane::compute));
+    const auto on_device = context_.totals.options();
+    sums = at::zeros({kNumTotals + figures}, on_device.dtype(at::kDouble));
+    if (model_.classes > 0 && model_.classes <= report::Confusion::kMostClasses)
+      counts = at::zeros({model_.classes, model_.classes}, on_device.dtype(at::kLong));
+    if (counts.defined() && has_head())
+      context.class_scores = at::zeros({samples_, model_.classes}, on_device);
+  }
+  evaluate_each(source, micro_batches, context, [&](std::int64_t) {
+    sums.narrow(0, 0, kNumTotals).add_(context_.totals);
+    if (figures > 0) sums.narrow(0, kNumTotals, figures).add_(context_.pair_figures);
+    if (context.class_scores.defined())
+      count_classes(context.class_scores, source.batch(first_loaded_), counts);
+  });
   const StreamScope scope(lane(Lane::compute));
   communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
   if (counts.defined()) communicator(kWorldChannel).all_reduce(counts, ReduceOp::sum);
   const at::Tensor host = sums.cpu();
   offloader_.rethrow();  // what was fetched in vain
-  EvaluationTotals totals = means(host.const_data_ptr<double>());
+  const auto* values = host.const_data_ptr<double>();
+  EvaluationTotals totals = means(values);
   if (counts.defined() && std::isfinite(totals.loss)) totals.confusion = counts.cpu();
+  if (figures > 0) totals.pairs = pair_means(values + kNumTotals, totals.targets);
   return totals;
 }
 
-bool Executor::counts_classes() const {
+at::Tensor Executor::answer_logps(BatchSource& source, std::int64_t micro_batches) {
+  BlockContext context = evaluation_context_;
+  context.keep_hidden = context_.keep_hidden;  // rows in chunks as in training: the same bits
+  at::Tensor all;
+  {
+    const StreamScope scope(lane(Lane::compute));
+    all = at::zeros({micro_batches, samples_, 2}, context_.totals.options());
+    context.answer_logps = at::zeros({samples_, 2}, context_.totals.options());
+  }
+  evaluate_each(source, micro_batches, context,
+                [&](std::int64_t i) { all.select(0, i).copy_(context.answer_logps); });
+  const StreamScope scope(lane(Lane::compute));
+  const at::Tensor host = all.cpu();
+  offloader_.rethrow();
+  return host;
+}
+
+bool Executor::has_head() const {
   const int head = static_cast<int>(model_.blocks.size()) - 1;
   const Communicator* tensor = evaluation_context_.peers.along(CommAxis::tensor);
   return (tensor == nullptr || tensor->rank() == 0) &&

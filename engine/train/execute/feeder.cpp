@@ -78,6 +78,7 @@ std::size_t Feeder::load(const Stream& stream) {
   slot.batch.valid.fill_(host.samples.ge(0).sum().item<std::int64_t>());
   copy(host.tokens, slot.batch.tokens);
   copy(host.lengths, slot.batch.lengths);
+  copy(host.references, slot.batch.references);
   copy(host.starts, slot.batch.sequences.starts);
   copy(host.positions, slot.batch.sequences.positions);
   slot.batch.sequences.longest = host.longest;

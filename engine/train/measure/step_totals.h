@@ -24,4 +24,14 @@ EvaluationTotals means(const Number* totals) {
           .targets = static_cast<double>(totals[3])};
 }
 
+/// From sums in the order of ops::kPairFigures over `pairs`.
+template <typename Number>
+PairMeans pair_means(const Number* figures, double pairs) {
+  const auto mean = [&](int i) { return static_cast<double>(figures[i]) / std::max(1.0, pairs); };
+  return {.rewards_chosen = mean(0),
+          .rewards_rejected = mean(1),
+          .logps_chosen = mean(2),
+          .logps_rejected = mean(3)};
+}
+
 }  // namespace dstrain

@@ -187,6 +187,9 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
   const double sequence = session_.model().sequence;
   if (measured >= kUnsteadySteps && !traced) count(outcome, host);
   const auto timed = [&](auto&& value) { return outcome.times ? value() : kUnknown; };
+  const auto of_pairs = [&](double PairMeans::*mean) {
+    return outcome.pairs ? *outcome.pairs.*mean : kUnknown;
+  };
   metrics_.step({.step = outcome.step + 1,
                  .total_steps = total,
                  .epoch = epoch_of(outcome.step + 1),
@@ -194,6 +197,12 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .loss = outcome.loss,
                  .accuracy = outcome.top1,
                  .balance_loss = outcome.balance_loss > 0 ? outcome.balance_loss : kUnknown,
+                 .rewards_chosen = of_pairs(&PairMeans::rewards_chosen),
+                 .rewards_rejected = of_pairs(&PairMeans::rewards_rejected),
+                 .rewards_accuracies = outcome.pairs ? outcome.top1 : kUnknown,
+                 .rewards_margins = outcome.pairs ? outcome.pairs->margin() : kUnknown,
+                 .logps_chosen = of_pairs(&PairMeans::logps_chosen),
+                 .logps_rejected = of_pairs(&PairMeans::logps_rejected),
                  .lr = session_.learning_rate(outcome.step),
                  .grad_norm = outcome.gradient_norm,
                  .samples_per_s = samples / step_s,
@@ -243,11 +252,20 @@ void RunReport::evaluation(const EvaluationTotals& totals,
                   format_duration(seconds),
                   static_cast<double>(session_.test_size()) * (average ? 2 : 1) / seconds));
   if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
+  const auto of_pairs = [&](double PairMeans::*mean) {
+    return totals.pairs ? *totals.pairs.*mean : kUnknown;
+  };
   evaluation_metrics_ = {.step = step,
                          .epoch = epoch_of(step),
                          .loss = totals.loss,
                          .accuracy = totals.top1,
                          .top5 = totals.top5,
+                         .rewards_chosen = of_pairs(&PairMeans::rewards_chosen),
+                         .rewards_rejected = of_pairs(&PairMeans::rewards_rejected),
+                         .rewards_accuracies = totals.pairs ? totals.top1 : kUnknown,
+                         .rewards_margins = totals.pairs ? totals.pairs->margin() : kUnknown,
+                         .logps_chosen = of_pairs(&PairMeans::logps_chosen),
+                         .logps_rejected = of_pairs(&PairMeans::logps_rejected),
                          .ema_loss = average ? average->loss : kUnknown,
                          .ema_accuracy = average ? average->top1 : kUnknown,
                          .samples = session_.test_size(),
@@ -282,6 +300,13 @@ std::string RunReport::describe(const EvaluationTotals& totals) const {
 }
 
 std::string describe_evaluation(const EvaluationTotals& totals, bool language) {
+  if (totals.pairs) {
+    return fmt::format(
+        "loss {:.4f}, accuracy {}, rewards {:.4f} of chosen and {:.4f} of rejected "
+        "answers, margin {:.4f} on {:.0f} pairs",
+        totals.loss, format_share(totals.top1, 2), totals.pairs->rewards_chosen,
+        totals.pairs->rewards_rejected, totals.pairs->margin(), totals.targets);
+  }
   if (language) {
     return fmt::format("loss {:.4f}, perplexity {:.2f}, next-token accuracy {} on {:.0f} tokens",
                        totals.loss, std::exp(totals.loss), format_share(totals.top1, 2),

@@ -33,7 +33,13 @@ nlohmann::ordered_json to_json(const EvaluationTotals& totals, bool language) {
     return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
   };
   nlohmann::ordered_json json = {{"loss", number(totals.loss)}, {"accuracy", number(totals.top1)}};
-  if (language)
+  if (totals.pairs) {
+    json["rewards/chosen"] = number(totals.pairs->rewards_chosen);
+    json["rewards/rejected"] = number(totals.pairs->rewards_rejected);
+    json["rewards/margins"] = number(totals.pairs->margin());
+    json["logps/chosen"] = number(totals.pairs->logps_chosen);
+    json["logps/rejected"] = number(totals.pairs->logps_rejected);
+  } else if (language)
     json["perplexity"] = number(std::exp(totals.loss));
   else
     json["top5"] = number(totals.top5);

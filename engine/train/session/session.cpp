@@ -33,6 +33,7 @@
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/compute_type.h"
+#include "engine/train/execute/pair_loss.h"
 #include "engine/train/measure/device_machine.h"
 #include "engine/train/session/agree.h"
 #include "engine/train/session/learning_rate.h"
@@ -212,10 +213,12 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
                       .seed = recipe.run.seed,
                       .data_rank = data_rank_,
                       .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
+                      .pair_loss = pair_loss(recipe.preference),
                       .dropout = recipe.lora.dropout > 0 || model_.drops,
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);
+  open_references(world, record, progress);
   if (prompts_.empty()) return;
   keeps_keys_ = has_whole_weights();
   if (!keeps_keys_)

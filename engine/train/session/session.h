@@ -94,6 +94,12 @@ class Session {
   /// Reads the test split once.
   [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
   [[nodiscard]] std::int64_t test_micro_batches() const;
+  /// A loader that reads a data set once, in its order, in micro-batches of all data ranks.
+  [[nodiscard]] LoaderOptions reading_options(std::int64_t samples) const;
+  /// Log-probabilities of pairs in the weights that the run starts from, which the states hold: out
+  /// of the file that an earlier run has written, else from a pass over the data. Collective.
+  void open_references(const World& world, RankRecordFile& record, ProgressSink* progress);
+  [[nodiscard]] std::vector<float> reference_of(const std::shared_ptr<Dataset>& pairs);
   void open_image_data(const Splits& splits, ProgressSink* progress);
   void open_text_data(const Splits& splits, ProgressSink* progress);
   /// This rank's tokens of each sample of text.
@@ -117,9 +123,9 @@ class Session {
   int phase_;
   DeviceFacts device_;
   std::vector<std::string> notes_;
-  std::shared_ptr<const Dataset> train_;
-  std::shared_ptr<const Dataset> test_;  ///< null where run.evaluate is never
-  std::vector<TextQuestion> prompts_;    ///< to be answered after each evaluation
+  std::shared_ptr<Dataset> train_;
+  std::shared_ptr<Dataset> test_;      ///< null where run.evaluate is never
+  std::vector<TextQuestion> prompts_;  ///< to be answered after each evaluation
   std::shared_ptr<const Tokenizer> tokenizer_;
   Model model_;
   ModelCost cost_;

@@ -10,26 +10,28 @@
 namespace dstrain {
 
 std::int64_t Session::test_micro_batches() const {
-  return dstrain::steps_per_epoch(test_->size(),
-                                  std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
+  return reading_options(test_->size()).last_step;
+}
+
+LoaderOptions Session::reading_options(std::int64_t samples) const {
+  const std::int64_t together = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks;
+  return {.global_batch = together,
+          .micro_batch = recipe_.batch.micro,
+          .data_ranks = strategy_->batch.data_ranks,
+          .data_rank = data_rank_,
+          .sequence = own_tokens(),
+          .seed = recipe_.run.seed,
+          .shuffle = false,
+          .pinned = device_.is_cuda(),
+          .workers = recipe_.data.workers,
+          .prefetch = recipe_.data.prefetch,
+          .last_step = dstrain::steps_per_epoch(samples, together)};
 }
 
 std::unique_ptr<Feeder> Session::test_feeder() const {
   DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
-  return std::make_unique<Feeder>(
-      make_loader(test_,
-                  {.global_batch = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks,
-                   .micro_batch = recipe_.batch.micro,
-                   .data_ranks = strategy_->batch.data_ranks,
-                   .data_rank = data_rank_,
-                   .sequence = own_tokens(),
-                   .seed = recipe_.run.seed,
-                   .shuffle = false,
-                   .pinned = device_.is_cuda(),
-                   .workers = recipe_.data.workers,
-                   .prefetch = recipe_.data.prefetch,
-                   .last_step = test_micro_batches()}),
-      feeder_options(false));
+  return std::make_unique<Feeder>(make_loader(test_, reading_options(test_->size())),
+                                  feeder_options(false));
 }
 
 EvaluationTotals Session::evaluate() {
