@@ -103,6 +103,7 @@ struct EvaluationTotals {
   /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
   /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};
+  std::vector<EvaluationTotals> members = {};  ///< of a mixture, in its order
 };
 
 /// State of the dynamic loss scale and the counters that a checkpoint keeps.

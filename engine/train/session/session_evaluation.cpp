@@ -1,7 +1,9 @@
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/data/order.h"
 #include "engine/train/execute/compute_type.h"
 #include "engine/train/session/cached_answers.h"
 #include "engine/train/session/session.h"
@@ -9,15 +11,20 @@
 /// What a session does with the test split.
 namespace dstrain {
 
-std::int64_t Session::test_micro_batches() const {
-  return dstrain::steps_per_epoch(test_->size(),
+std::int64_t Session::test_size() const {
+  std::int64_t size = 0;
+  for (const auto& test : tests_) size += test->size();
+  return size;
+}
+
+std::int64_t Session::test_micro_batches(const Dataset& test) const {
+  return dstrain::steps_per_epoch(test.size(),
                                   std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
 }
 
-std::unique_ptr<Feeder> Session::test_feeder() const {
-  DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
+std::unique_ptr<Feeder> Session::test_feeder(const std::shared_ptr<const Dataset>& test) const {
   return std::make_unique<Feeder>(
-      make_loader(test_,
+      make_loader(test,
                   {.global_batch = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks,
                    .micro_batch = recipe_.batch.micro,
                    .data_ranks = strategy_->batch.data_ranks,
@@ -28,17 +35,48 @@ std::unique_ptr<Feeder> Session::test_feeder() const {
                    .pinned = device_.is_cuda(),
                    .workers = recipe_.data.workers,
                    .prefetch = recipe_.data.prefetch,
-                   .last_step = test_micro_batches()}),
+                   .last_step = test_micro_batches(*test)}),
       feeder_options(false));
 }
 
+namespace {
+
+/// Means over all targets.
+EvaluationTotals joined(std::vector<EvaluationTotals> members) {
+  EvaluationTotals all;
+  const auto add = [](double& sum, double value, double targets) { sum += value * targets; };
+  for (const EvaluationTotals& one : members) {
+    all.targets += one.targets;
+    add(all.loss, one.loss, one.targets);
+    add(all.top1, one.top1, one.targets);
+    add(all.top5, one.top5, one.targets);
+    if (one.confusion.defined())
+      all.confusion = all.confusion.defined() ? all.confusion.add(one.confusion) : one.confusion;
+  }
+  all.loss /= all.targets;
+  all.top1 /= all.targets;
+  all.top5 /= all.targets;
+  if (!std::isfinite(all.loss)) all.confusion.reset();
+  all.members = std::move(members);
+  return all;
+}
+
+}  // namespace
+
 EvaluationTotals Session::evaluate() {
-  return executor_->evaluate(*test_feeder(), test_micro_batches());
+  DSTRAIN_CHECK(!tests_.empty(), "run.evaluate is never");
+  std::vector<EvaluationTotals> each;
+  for (const auto& test : tests_)
+    each.push_back(executor_->evaluate(*test_feeder(test), test_micro_batches(*test)));
+  return mixture() == nullptr ? each.front() : joined(std::move(each));
 }
 
 std::optional<EvaluationTotals> Session::evaluate_average() {
   if (recipe_.ema.decay == 0) return std::nullopt;
-  return executor_->evaluate_average(*test_feeder(), test_micro_batches());
+  std::vector<EvaluationTotals> each;
+  for (const auto& test : tests_)
+    each.push_back(executor_->evaluate_average(*test_feeder(test), test_micro_batches(*test)));
+  return mixture() == nullptr ? each.front() : joined(std::move(each));
 }
 
 int Session::first_rank_with_head() const {
