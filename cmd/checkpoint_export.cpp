@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,13 +11,14 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
-#include "engine/infer/saved_weights.h"
 #include "engine/data/dataset.h"
 #include "engine/data/text/chat_encoder.h"
+#include "engine/infer/saved_weights.h"
 #include "engine/models/family.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
 #include "engine/models/weights.h"
+#include "engine/recipe/datasets.h"
 #include "engine/recipe/image_processor.h"
 #include "launcher/base/words.h"
 
@@ -51,7 +53,9 @@ void write_companions(const Recipe& recipe, const Model& model, const std::strin
   const std::string& tokenizer = recipe.data.tokenizer.empty() ? weights : recipe.data.tokenizer;
   if (path_kind(tokenizer) == PathKind::folder) copy_tokenizer_files(tokenizer, output);
   if (path_kind(weights) == PathKind::folder) copy_generation_file(weights, output);
-  if (recipe.data.name == DatasetName::chat) text::write_chat_files(recipe.data, weights, output);
+  const std::vector<DataConfig> sets = sets_of(recipe.data);
+  const auto chat = std::ranges::find(sets, DatasetName::chat, &DataConfig::name);
+  if (chat != sets.end()) text::write_chat_files(*chat, weights, output);
 }
 
 /// "timm" or "torchvision": as asked for, else as in the folder that the run began from.

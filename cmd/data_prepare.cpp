@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/units.h"
+#include "engine/data/mixed_sets.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text_dataset.h"
 #include "engine/recipe/datasets.h"
@@ -30,7 +32,7 @@ struct PrepareOptions {
   bool json = false;
 };
 
-void print(const char* split, const TextStatistics& s) {
+void print(const std::string& split, const TextStatistics& s) {
   const auto percent = [](std::int64_t part, std::int64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   };
@@ -76,7 +78,8 @@ int input_size(const Recipe& recipe) {
   return planned_model(recipe).model.image_size;
 }
 
-int prepare_images(const Recipe& recipe, const PrepareOptions& options, PreparationProgress& terminal) {
+int prepare_images(const Recipe& recipe, const PrepareOptions& options,
+                   PreparationProgress& terminal) {
   const int size = input_size(recipe);
   nlohmann::ordered_json json;
   for (const Split split : {Split::train, Split::test}) {
@@ -102,10 +105,12 @@ int prepare(const PrepareOptions& options) {
   }
   const Recipe& recipe = loaded.recipe;
   PreparationProgress terminal;
-  const bool packed =
-      recipe.data.pack != Pack::none && reads(dataset_row(recipe.data.name), "data.pack");
+  const bool packed = recipe.data.pack != Pack::none && any_reads(recipe.data, "data.pack");
   if (packed || always_packed(recipe.data)) return prepare_images(recipe, options, terminal);
-  if (dataset_row(recipe.data.name).modality != Modality::text) {
+  const auto is_text = [](const DataConfig& one) {
+    return dataset_row(one.name).modality == Modality::text;
+  };
+  if (!std::ranges::all_of(sets_of(recipe.data), is_text)) {
     throw Error(ErrorKind::usage,
                 "this recipe's data needs no preparation: it is not text of files, and no images "
                 "are packed",
@@ -116,12 +121,19 @@ int prepare(const PrepareOptions& options) {
   for (const Split split : {Split::train, Split::test}) {
     const char* name = split == Split::train ? "train" : "test";
     if (split == Split::test && recipe.run.evaluate.is_never()) continue;
-    const TextStatistics statistics =
-        text_statistics(recipe.data, split, recipe.model.weights, recipe.run.seed, &terminal);
-    if (options.json) {
-      json[name] = to_json(statistics);
-    } else {
-      print(name, statistics);
+    const std::vector<std::string> members = member_names(recipe.data);
+    const auto all =
+        each_set(recipe.data, &terminal, [&](const DataConfig& one, ProgressSink* progress) {
+          return text_statistics(one, split, recipe.model.weights, recipe.run.seed, progress);
+        });
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!options.json) {
+        print(members.empty() ? name : fmt::format("{} of {}", name, members[i]), all[i]);
+      } else if (members.empty()) {
+        json[name] = to_json(all[i]);
+      } else {
+        json[name][members[i]] = to_json(all[i]);
+      }
     }
   }
   if (options.json) print_text("{}\n", json_text(json, 2));

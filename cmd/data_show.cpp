@@ -48,7 +48,10 @@ int show(const ShowOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
   const Recipe& recipe = loaded.recipe;
-  if (dataset_row(recipe.data.name).modality != Modality::text)
+  const auto is_text = [](const DataConfig& one) {
+    return dataset_row(one.name).modality == Modality::text;
+  };
+  if (!std::ranges::all_of(sets_of(recipe.data), is_text))
     throw Error(ErrorKind::usage, "this recipe's data is no text of files",
                 "samples of squad, metamathqa, jsonl and chat are shown");
   const Split split = options.split == "test" ? Split::test : Split::train;

@@ -48,10 +48,12 @@ int evaluate(JobOptions job) {
 Command add_evaluate(CLI::App& root) {
   auto options = std::make_shared<JobOptions>();
   CLI::App* app = root.add_subcommand(
-      "evaluate", "Loss and accuracy of a run, a checkpoint or a recipe's weights over the test split.");
+      "evaluate",
+      "Loss and accuracy of a run, a checkpoint or a recipe's weights over the test split.");
   app->footer(
       "Of a run, its best checkpoint (run.best), else its newest. Ranks may be others than in the "
-      "run; evaluation.json has the figures, and of images confusion.csv and classes.csv beside it "
+      "run; evaluation.json has the figures, of a mixture each member's, too, and of images "
+      "confusion.csv and classes.csv beside it "
       "which classes are taken for which.\n"
       "`dstrain generate RUN --test 0` scores answers.\n"
       "Example: dstrain evaluate runs/quickstart-20261121-101500-3fa2c1 --ranks 1\n"

@@ -30,7 +30,12 @@ class FilesSearch {
   explicit FilesSearch(const LoadedRecipe& loaded) : loaded_(loaded), recipe_(loaded.recipe) {}
 
   std::vector<Diagnostic> all() {
-    look("data.path", [this] { data(); });
+    const std::vector<DataConfig> sets = sets_of(recipe_.data);
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      const std::string key =
+          recipe_.data.mixture.empty() ? "data.path" : member_path(i, "data.path");
+      look(key, [&] { data(key, sets[i]); });
+    }
     look("model.weights", [this] { weights(); });
     look("data.tokenizer", [this] { tokenizer(); });
     look("lora.weights", [this] { adapter(); });
@@ -65,40 +70,41 @@ class FilesSearch {
                         .hint = with_fetch(key, std::move(hint))});
   }
 
-  void data() {
-    const DataConfig& data = recipe_.data;
+  void data(const std::string& key, const DataConfig& data) {
     const DatasetRow& row = dataset_row(data.name);
     if (data.path.empty() && !row.needs_path) return;
     const std::string hint = fmt::format(
-        "{}: {}; {}name another place with --set data.path=... (recipes read "
+        "{}: {}; {}name another place with --set {}=... (recipes read "
         "DSTRAIN_DATA); recipes with _random_ in their names need no data",
         row.spelling, row.text,
         hub::find_archive(row.spelling) == nullptr
             ? ""
-            : fmt::format("`dstrain fetch {}` brings it; ", row.spelling));
-    if (data.path.empty()) return add("data.path", "is empty", hint);
+            : fmt::format("`dstrain fetch {}` brings it; ", row.spelling),
+        key);
+    if (data.path.empty()) return add(key, "is empty", hint);
     const bool images = row.needs_path && row.modality == Modality::images;
     const PathKind kind = path_kind(data.path);
     if (kind == PathKind::nothing)
-      return add("data.path", fmt::format("'{}' is not there", data.path), hint);
+      return add(key, fmt::format("'{}' is not there", data.path), hint);
     if (images && kind != PathKind::folder)
-      return add("data.path", fmt::format("'{}' is not a folder", data.path), hint);
+      return add(key, fmt::format("'{}' is not a folder", data.path), hint);
     if (row.parquet && !parquet_places(data.path).empty()) return;
-    if (const auto lacking = lacking_of(row); !lacking.empty())
-      add("data.path", fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
-    if (images && row.forms.empty()) test_folder();
+    if (const auto lacking = lacking_of(row, data); !lacking.empty())
+      add(key, fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
+    if (images && row.forms.empty()) test_folder(key, data);
   }
 
   /// What data.path lacks of the form that it has most of.
-  [[nodiscard]] std::vector<std::string> lacking_of(const DatasetRow& row) const {
+  [[nodiscard]] std::vector<std::string> lacking_of(const DatasetRow& row,
+                                                    const DataConfig& data) const {
     std::vector<std::string> fewest;
     std::size_t most_there = 0;
     for (const auto& form : row.forms) {
       std::vector<std::string> lacking;
       for (const std::string_view name : form) {
         // A pack has the images; what it was made of may be gone.
-        if (name == "images" && recipe_.data.pack != Pack::none) continue;
-        if (!path_exists(fs::path(recipe_.data.path) / name)) lacking.emplace_back(name);
+        if (name == "images" && data.pack != Pack::none) continue;
+        if (!path_exists(fs::path(data.path) / name)) lacking.emplace_back(name);
       }
       if (lacking.empty()) return {};
       const std::size_t there = form.size() - lacking.size();
@@ -109,12 +115,12 @@ class FilesSearch {
   }
 
   /// Beside a folder `train` there is one for evaluation; a folder of classes is divided.
-  void test_folder() {
-    const fs::path root = recipe_.data.path;
+  void test_folder(const std::string& key, const DataConfig& data) {
+    const fs::path root = data.path;
     if (recipe_.run.evaluate.is_never() || !path_exists(root / "train")) return;
     const auto there = [&](const char* name) { return path_exists(root / name); };
     if (std::ranges::any_of(kTestFolders, there)) return;
-    add("data.path",
+    add(key,
         fmt::format("'{}' has a folder 'train' but none of {}", root.string(),
                     fmt::join(kTestFolders, ", ")),
         "put the images for evaluation there, or set run.evaluate: never");
@@ -127,7 +133,7 @@ class FilesSearch {
   /// The tokenizer of text in files; the folder of the weights has it where the recipe names none.
   void tokenizer() {
     const DataConfig& data = recipe_.data;
-    if (!reads(dataset_row(data.name), "data.tokenizer")) return;
+    if (!any_reads(data, "data.tokenizer")) return;
     const bool own = !data.tokenizer.empty();
     const fs::path place = own ? data.tokenizer : recipe_.model.weights;
     const char* hint = "name the model's folder, or a tokenizer.json, in data.tokenizer";

@@ -9,6 +9,7 @@
 #include "engine/data/formats.h"
 #include "engine/data/images/image_choices.h"
 #include "engine/data/images/image_subset.h"
+#include "engine/data/mixed_sets.h"
 #include "engine/data/text/progress_sink.h"
 #include "engine/recipe/datasets.h"
 
@@ -54,6 +55,15 @@ void Dataset::fill_rows(HostBatch& batch, std::int64_t& row,
 std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, int image_size,
                                           std::int64_t seed, ProgressSink* progress) {
   DSTRAIN_CHECK(image_size > 0, "open_images needs the model's image size");
+  if (data.name == DatasetName::mixture) {
+    auto images = mix(each_set(data, progress,
+                               [&](const DataConfig& one, ProgressSink* own) {
+                                 return open_images(one, split, image_size, seed, own);
+                               }),
+                      data, seed);
+    if (split == Split::train) images->augment_with(ImageChoices(data, image_size, seed));
+    return images;
+  }
   if (const formats::ImageFormat* format = image_format(data.name)) {
     auto images = format->open(data, split, image_size, seed, progress);
     if (takes_subset(data)) images = cut(std::move(images), data, split, seed, progress);
@@ -65,16 +75,24 @@ std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, i
 }
 
 bool always_packed(const DataConfig& data) {
-  const formats::ImageFormat* format = image_format(data.name);
-  return format != nullptr && format->packed != nullptr && format->packed(data);
+  return std::ranges::any_of(sets_of(data), [](const DataConfig& one) {
+    const formats::ImageFormat* format = image_format(one.name);
+    return format != nullptr && format->packed != nullptr && format->packed(one);
+  });
 }
 
 ImageShape stored_shape(const DataConfig& data, int image_size) {
+  if (!data.mixture.empty()) return stored_shape(sets_of(data).front(), image_size);
   const formats::ImageFormat* format = image_format(data.name);
   return format == nullptr ? ImageShape{} : format->shape(data, image_size);
 }
 
 DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
+  if (!data.mixture.empty()) {  // members agree, or do not open
+    DatasetFacts facts = dataset_facts(sets_of(data).front(), image_size);
+    facts.train_size = 0;
+    return facts;
+  }
   const formats::ImageFormat* format = image_format(data.name);
   if (format == nullptr) return {};  // text has no classes
   DatasetFacts facts = format->facts(data);

@@ -17,6 +17,7 @@ namespace dstrain {
 class DamagedFiles;
 class ImageChoices;
 class JpegUnits;
+class Mixture;
 struct DecodeRequest;
 struct ImagePart;
 struct ImageView;
@@ -72,6 +73,8 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   [[nodiscard]] virtual std::int64_t size() const = 0;
+  /// The order of its samples in training, where several data sets are mixed.
+  [[nodiscard]] virtual const Mixture* mixture() const { return nullptr; }
   /// Labels that count in a sample: 1 of an image, the labelled tokens of a sample of text.
   [[nodiscard]] virtual std::int64_t targets(std::int64_t index) const = 0;
   /// A batch of `rows` samples, unfilled; pinned when asked.
@@ -220,6 +223,7 @@ class TextDataset : public Dataset {
 /// room), evaluation's to the model's size; fixed-size sets ignore it. Training makes the random
 /// choices of data.augment. With data.pack files come from the packed file, which is made first
 /// where needed; `progress` (may be null) gets how far that is. data.subset takes so many of them.
+/// A mixture is all of its members (mixed_sets.h).
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
                                                         int image_size, std::int64_t seed,
                                                         ProgressSink* progress = nullptr);

@@ -11,7 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
-#include "engine/data/order.h"
+#include "engine/data/mixture.h"
 #include "engine/data/own_rows.h"
 
 namespace dstrain {
@@ -26,6 +26,7 @@ class ThreadedLoader final : public Loader {
   ThreadedLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
       : dataset_(std::move(dataset)),
         options_(options),
+        size_(options.shuffle ? epoch_size(*dataset_) : dataset_->size()),
         slots_(static_cast<std::size_t>(options.prefetch)) {
     head_ = options.first_step * options.micro_batches;
     end_ = options.last_step < 0 ? std::numeric_limits<std::int64_t>::max()
@@ -77,7 +78,7 @@ class ThreadedLoader final : public Loader {
   void prepare(std::int64_t batch) {
     const std::int64_t rows = options_.micro_batch;
     Slot& slot = slot_of(batch);
-    slot.range = batch_range(options_, dataset_->size(), batch);
+    slot.range = batch_range(options_, size_, batch);
     slot.batch = dataset_->allocate(rows, options_.pinned);
     slot.batch.epoch = slot.range.epoch;
     slot.rows_left = rows;
@@ -124,17 +125,21 @@ class ThreadedLoader final : public Loader {
 
   [[nodiscard]] std::vector<std::int64_t> samples_of(const Task& task) const {
     const BatchRange& range = task.slot->range;
-    const SampleOrder order(dataset_->size(), options_.seed, range.epoch);
+    const std::int64_t used = samples_per_epoch(size_, options_.global_batch, options_.drop_last);
     std::vector<std::int64_t> samples;
     for (std::int64_t row = task.first_row; row < task.end_row; ++row) {
       const std::int64_t position = range.first + row;
-      samples.push_back(row >= range.count ? -1 : options_.shuffle ? order.at(position) : position);
+      samples.push_back(row >= range.count ? -1
+                        : options_.shuffle
+                            ? trained_sample(*dataset_, options_.seed, range.epoch, position, used)
+                            : position);
     }
     return samples;
   }
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
+  std::int64_t size_;  ///< positions of an epoch
   std::mutex mutex_;
   std::condition_variable_any room_;  ///< for workers: a batch may be started
   std::condition_variable ready_;     ///< for next(): a batch is complete

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <numeric>
 
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
+#include "engine/data/mixed_sets.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/split.h"
 #include "engine/data/text/tokenise.h"
@@ -117,6 +119,13 @@ void take_answers(const DataConfig& data, const SourceFiles& sources,
 std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
                                        const std::string& model_weights, std::int64_t vocab_size,
                                        std::int64_t seed, ProgressSink* progress) {
+  if (data.name == DatasetName::mixture) {
+    return mix(each_set(data, progress,
+                        [&](const DataConfig& one, ProgressSink* own) {
+                          return open_text(one, split, model_weights, vocab_size, seed, own);
+                        }),
+               data, seed);
+  }
   if (is_generated(dataset_row(data.name))) {
     return make_random_rows(formats::random_size(data, split), data.sequence, vocab_size, seed,
                             split, data.pairs);
@@ -133,6 +142,18 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
 
 std::vector<TextQuestion> test_questions(const DataConfig& data, const std::string& model_weights,
                                          std::int64_t count, ProgressSink* progress) {
+  if (data.name == DatasetName::mixture) {
+    const auto members = std::ssize(data.mixture);
+    std::int64_t place = 0;
+    std::vector<TextQuestion> all;
+    for (auto& own : each_set(data, progress, [&](const DataConfig&one, ProgressSink*sink) {
+           const std::int64_t share = count / members + (place++ < count % members ? 1 : 0);
+           return count > 0 && share == 0 ? std::vector<TextQuestion>()
+                                          : test_questions(one, model_weights, share, sink);
+         }))
+      std::ranges::move(own, std::back_inserter(all));
+    return all;
+  }
   if (is_generated(dataset_row(data.name))) return {};
   DataConfig whole = data;
   whole.loss = LossOn::all;  // else a long prompt would leave its sample out
@@ -170,6 +191,14 @@ std::vector<TextQuestion> test_questions(const DataConfig& data, const std::stri
 std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
                                       const std::string& model_weights, int count,
                                       ProgressSink* progress) {
+  if (data.name == DatasetName::mixture) {
+    std::vector<ShownSample> all;
+    for (auto& own : each_set(data, progress, [&](const DataConfig&one, ProgressSink*sink) {
+           return show_samples(one, split, model_weights, count, sink);
+         }))
+      std::ranges::move(own, std::back_inserter(all));
+    return all;
+  }
   if (is_generated(dataset_row(data.name))) return {};
   const OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);

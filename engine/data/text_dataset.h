@@ -17,7 +17,7 @@ namespace dstrain {
 /// `model_weights` (the model's folder). Rows are packed by `seed`. `vocab_size` is the model's: a
 /// token outside it is an Error{data}. `progress` (may be null) gets how far building is, what was
 /// cut or left out, and how much of the rows is padding. Collective in effect: ranks that open the
-/// same data build it once.
+/// same data build it once. A mixture is all of its members (mixed_sets.h).
 [[nodiscard]] std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
                                                      const std::string& model_weights,
                                                      std::int64_t vocab_size, std::int64_t seed,
@@ -32,7 +32,8 @@ struct TextQuestion {
   text::AnswerRule rule = text::AnswerRule::words;
   std::int64_t end_token = 0;  ///< closes the response
 };
-/// The first `count` of the test split (0: all), of which no prompt is cut; none of random data.
+/// The first `count` of the test split (0: all), of which no prompt is cut; none of random data; of
+/// a mixture a like number of each member.
 [[nodiscard]] std::vector<TextQuestion> test_questions(const DataConfig& data,
                                                        const std::string& model_weights,
                                                        std::int64_t count, ProgressSink* progress);
@@ -47,9 +48,9 @@ struct ShownSample {
   std::vector<Piece> pieces;
   std::vector<std::int32_t> tokens;
   std::vector<std::uint8_t> trained;  ///< 1 for each token whose prediction is
-  std::int64_t cut = 0;      ///< tokens beyond data.sequence
+  std::int64_t cut = 0;               ///< tokens beyond data.sequence
 };
-/// The first `count` samples of a split.
+/// The first `count` samples of a split; of each member of a mixture.
 [[nodiscard]] std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
                                                     const std::string& model_weights, int count,
                                                     ProgressSink* progress);
@@ -71,6 +72,7 @@ struct TextStatistics {
   [[nodiscard]] double padding_share() const;
   [[nodiscard]] double packed_share() const;
 };
+/// Not of a mixture, but of each member.
 [[nodiscard]] TextStatistics text_statistics(const DataConfig& data, Split split,
                                              const std::string& model_weights, std::int64_t seed,
                                              ProgressSink* progress);

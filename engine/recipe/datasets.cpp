@@ -30,8 +30,11 @@ constexpr Paths kImagePaths[] = {
 constexpr DataKeys kImageKeys = {kImagePaths, images, "data.name {} has no images"};
 /// Images become squares of one size.
 constexpr Paths kSquarePaths[] = {"data.resize", "data.resize_side", "data.jpeg_scaling",
-                                  "data.decode", "data.pack",        "data.pack_side"};
+                                  "data.pack", "data.pack_side"};
 constexpr DataKeys kSquareKeys = {kSquarePaths, images, "images of data.name {} have one size"};
+constexpr Paths kDecodePaths[] = {"data.decode"};
+constexpr DataKeys kDecodeKeys = {kDecodePaths, images,
+                                  "images of data.name {} are decoded by the CPU"};
 constexpr Paths kFilterPaths[] = {"data.interpolation"};
 constexpr DataKeys kFilterKeys = {kFilterPaths, images,
                                   "data.name {} makes images of the model's size"};
@@ -41,12 +44,16 @@ constexpr DataKeys kClipKeys = {kClipPaths, images, "data.name {} has single ima
 
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
-constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss", "data.packing", "data.too_long",
-                                "data.test_share"};
+constexpr Paths kTextPaths[] = {"data.tokenizer", "data.packing"};
 constexpr DataKeys kTextKeys = {kTextPaths, text, "data.name {} has no text"};
+/// Which samples of text are used, and what of them is trained.
+constexpr Paths kSamplePaths[] = {"data.loss", "data.too_long", "data.test_share"};
+constexpr DataKeys kSampleKeys = {kSamplePaths, text, "data.name {} has no text"};
 /// Records of files, in text or as an image each.
-constexpr Paths kRecordPaths[] = {"data.bad_record", "data.cache"};
+constexpr Paths kRecordPaths[] = {"data.bad_record"};
 constexpr DataKeys kRecordKeys = {kRecordPaths, {}, "data.name {} has no text or image files"};
+constexpr Paths kCachePaths[] = {"data.cache"};
+constexpr DataKeys kCacheKeys = {kCachePaths, {}, "data.name {} has no text or image files"};
 constexpr Paths kSubsetPaths[] = {"data.subset"};
 constexpr DataKeys kSubsetKeys = {kSubsetPaths, {}, "of data.name {} data.samples says how many"};
 constexpr Paths kLabelPaths[] = {"data.label"};
@@ -59,25 +66,37 @@ constexpr Paths kChatPaths[] = {"data.template", "data.template_args", "data.cha
                                 "data.split_turns"};
 constexpr DataKeys kChatKeys = {kChatPaths, text, "only data.name chat has it, here it is {}"};
 
-constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,     &kImageKeys,  &kSquareKeys,
-                                        &kFilterKeys, &kClipKeys,     &kRowKeys,    &kTextKeys,
-                                        &kRecordKeys, &kTemplateKeys, &kChatKeys,  &kSubsetKeys,
-                                        &kLabelKeys};
+constexpr Paths kMixturePaths[] = {"data.mixture_temperature", "data.epoch_of"};
+constexpr DataKeys kMixtureKeys = {kMixturePaths, {}, "data.name {} is no mixture"};
+
+constexpr const DataKeys* kAllKeys[] = {
+    &kPathKeys, &kSizeKeys,   &kImageKeys, &kSquareKeys,  &kDecodeKeys,  &kFilterKeys,
+    &kClipKeys, &kRowKeys,    &kTextKeys,  &kSampleKeys,  &kRecordKeys,  &kCacheKeys,
+    &kChatKeys, &kSubsetKeys, &kLabelKeys, &kMixtureKeys, &kTemplateKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.
 constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSubsetKeys};
-constexpr const DataKeys* kCifar[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
-                                      &kRecordKeys, &kSubsetKeys, &kLabelKeys};
-constexpr const DataKeys* kFiles[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys, &kSquareKeys,
-                                      &kRecordKeys, &kSubsetKeys, &kLabelKeys};
-constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys, &kFilterKeys, &kSquareKeys,
-                                      &kRecordKeys, &kClipKeys,  &kSubsetKeys};
-constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys, &kSubsetKeys};
-constexpr const DataKeys* kJsonl[] = {&kPathKeys,   &kRowKeys,      &kTextKeys,
-                                      &kRecordKeys, &kTemplateKeys, &kSubsetKeys};
-constexpr const DataKeys* kChat[] = {&kPathKeys,   &kRowKeys,  &kTextKeys,
-                                     &kRecordKeys, &kChatKeys, &kSubsetKeys};
+constexpr const DataKeys* kCifar[] = {&kPathKeys,  &kImageKeys,  &kFilterKeys, &kRecordKeys,
+                                      &kCacheKeys, &kSubsetKeys, &kLabelKeys};
+constexpr const DataKeys* kFiles[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
+                                      &kSquareKeys, &kDecodeKeys, &kRecordKeys,
+                                      &kCacheKeys,  &kSubsetKeys, &kLabelKeys};
+constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
+                                      &kSquareKeys, &kDecodeKeys, &kRecordKeys,
+                                      &kCacheKeys,  &kClipKeys,   &kSubsetKeys};
+constexpr const DataKeys* kText[] = {&kPathKeys,   &kRowKeys,   &kTextKeys,  &kSampleKeys,
+                                     &kRecordKeys, &kCacheKeys, &kSubsetKeys};
+constexpr const DataKeys* kJsonl[] = {&kPathKeys,   &kRowKeys,   &kTextKeys,     &kSampleKeys,
+                                      &kRecordKeys, &kCacheKeys, &kTemplateKeys, &kSubsetKeys};
+constexpr const DataKeys* kChat[] = {&kPathKeys,   &kRowKeys,   &kTextKeys, &kSampleKeys,
+                                     &kRecordKeys, &kCacheKeys, &kChatKeys, &kSubsetKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
+/// A mixture reads these itself; its members read the others.
+constexpr const DataKeys* kMixture[] = {&kMixtureKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
+                                        &kClipKeys,    &kRowKeys,   &kTextKeys,   &kCacheKeys};
+/// They stand at each member.
+constexpr const DataKeys* kMemberKeys[] = {&kPathKeys,   &kLabelKeys, &kSubsetKeys,  &kSampleKeys,
+                                           &kRecordKeys, &kChatKeys,  &kTemplateKeys};
 
 constexpr Paths kCifar10Binary[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                     "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
@@ -159,6 +178,11 @@ constexpr DatasetRow kDatasets[] = {
              "path",
      .needs_path = false,
      .keys = kRandom},
+    {.name = DatasetName::mixture,
+     .spelling = "mixture",
+     .text = "the data sets that data.mixture lists, text or images, each by its share",
+     .needs_path = false,
+     .keys = kMixture},
 };
 
 consteval bool datasets_in_order() {
@@ -224,25 +248,102 @@ std::string datasets_of(Modality modality) {
   return one_of(names);
 }
 
-std::vector<Inactive> inactive_data_keys(const Recipe& recipe, Modality modality) {
+std::vector<DataConfig> sets_of(const DataConfig& data) {
+  if (data.name != DatasetName::mixture) return {data};
+  std::vector<DataConfig> sets;
+  for (const MemberConfig& member : data.mixture) {
+    DataConfig& one = sets.emplace_back(data);
+    one.name = member.name;
+    one.path = member.path;
+    one.label = member.label;
+    one.subset = member.subset;
+    one.loss = member.loss;
+    one.prompt = member.prompt;
+    one.response = member.response;
+    one.template_file = member.template_file;
+    one.template_args = member.template_args;
+    one.chat_date = member.chat_date;
+    one.split_turns = member.split_turns;
+    one.too_long = member.too_long;
+    one.bad_record = member.bad_record;
+    one.test_share = member.test_share;
+    one.mixture.clear();
+  }
+  return sets;
+}
+
+bool any_reads(const DataConfig& data, std::string_view path) {
+  return std::ranges::any_of(
+      sets_of(data), [&](const DataConfig& one) { return reads(dataset_row(one.name), path); });
+}
+
+bool is_member_key(std::string_view path) {
+  return path == "data.name" || std::ranges::any_of(kMemberKeys, [&](const DataKeys* keys) {
+           return std::ranges::find(keys->paths, path) != keys->paths.end();
+         });
+}
+
+std::string member_path(std::size_t member, std::string_view path) {
+  return fmt::format("data.mixture.{}{}", member, path.substr(path.find('.')));
+}
+
+std::vector<std::string> member_names(const DataConfig& data) {
+  std::vector<std::string> names;
+  for (const MemberConfig& member : data.mixture) {
+    const auto others = std::ranges::count(data.mixture, member.name, &MemberConfig::name);
+    const std::string_view name = dataset_row(member.name).spelling;
+    std::string words = others > 1 ? fmt::format("{} {}", name, member.path) : std::string(name);
+    if (std::ranges::find(names, words) != names.end()) words += fmt::format(" ({})", names.size());
+    names.push_back(std::move(words));
+  }
+  return names;
+}
+
+namespace {
+
+/// Why the keys have no effect; empty: they have one.
+std::string unread(const DataKeys& keys, const Recipe& recipe, Modality modality) {
   const DatasetRow& row = dataset_row(recipe.data.name);
+  if (keys.modality && *keys.modality != modality)
+    return fmt::format("model.name {} takes {}", recipe.model.name,
+                       modality == images ? "images" : "text");
+  const bool mixture = row.name == DatasetName::mixture;
+  if (std::ranges::find(row.keys, &keys) == row.keys.end()) {
+    // A data set that does not fit the model at all is an error of its own.
+    if (keys.modality && !fits(row, modality)) return {};
+    if (mixture && std::ranges::find(kMemberKeys, &keys) != std::end(kMemberKeys))
+      return "each member of data.mixture says it";
+    return fmt::format(fmt::runtime(keys.unread), row.spelling);
+  }
+  if (&keys == &kClipKeys && (is_generated(row) || mixture) && !takes_clips(recipe))
+    return fmt::format("model.name {} takes single images", recipe.model.name);
+  if (mixture && &keys != &kMixtureKeys && !recipe.data.mixture.empty() &&
+      !any_reads(recipe.data, keys.paths.front()))
+    return "no member of data.mixture reads it";
+  return {};
+}
+
+}  // namespace
+
+std::vector<Inactive> inactive_data_keys(const Recipe& recipe, Modality modality) {
   std::vector<Inactive> inactive;
   for (const DataKeys* keys : kAllKeys) {
-    std::string reason;
-    if (keys->modality && *keys->modality != modality) {
-      reason = fmt::format("model.name {} takes {}", recipe.model.name,
-                           modality == images ? "images" : "text");
-    } else if (std::ranges::find(row.keys, keys) == row.keys.end()) {
-      // A data set that does not fit the model at all is an error of its own.
-      if (keys->modality && !fits(row, modality)) continue;
-      reason = fmt::format(fmt::runtime(keys->unread), row.spelling);
-    } else if (keys == &kClipKeys && is_generated(row) && !takes_clips(recipe)) {
-      reason = fmt::format("model.name {} takes single images", recipe.model.name);
-    } else {
-      continue;
-    }
-    for (const std::string_view path : keys->paths) inactive.push_back({path, reason});
+    const std::string reason = unread(*keys, recipe, modality);
+    if (reason.empty()) continue;
+    for (const std::string_view path : keys->paths) inactive.push_back({std::string(path), reason});
   }
+  if (recipe.data.name != DatasetName::mixture) return inactive;
+  const std::vector<DataConfig> sets = sets_of(recipe.data);
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    Recipe alone = recipe;
+    alone.data = sets[i];
+    for (const Inactive& field : inactive_data_keys(alone, modality)) {
+      if (is_member_key(field.path)) inactive.push_back({member_path(i, field.path), field.reason});
+    }
+  }
+  if (std::ranges::any_of(recipe.data.mixture,
+                          [](const MemberConfig& member) { return member.weight >= 0; }))
+    inactive.push_back({"data.mixture_temperature", "the members have weights of their own"});
   return inactive;
 }
 

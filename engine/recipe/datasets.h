@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +52,19 @@ struct DatasetRow {
 [[nodiscard]] bool takes_clips(const Recipe& recipe);
 /// Images of a sample: data.frames of a clip, which random data are for a model that takes clips.
 [[nodiscard]] int frames_of(const Recipe& recipe);
+/// The data set that it names, or those of its mixture as data sets alone: with the keys of their
+/// member, and the others as `data` has them.
+[[nodiscard]] std::vector<DataConfig> sets_of(const DataConfig& data);
+/// Whether one of those reads the key.
+[[nodiscard]] bool any_reads(const DataConfig& data, std::string_view path);
+/// Whether "data.KEY" stands at each member of a mixture, not beside it.
+[[nodiscard]] bool is_member_key(std::string_view path);
+/// "data.mixture.1.KEY" of "data.KEY".
+[[nodiscard]] std::string member_path(std::size_t member, std::string_view path);
+/// What people read of its members, each another: the name of the data set, with its path where
+/// another has that name, too.
+[[nodiscard]] std::vector<std::string> member_names(const DataConfig& data);
+
 /// "squad, metamathqa, jsonl or random": those that fit.
 [[nodiscard]] std::string datasets_of(Modality modality);
 

@@ -65,6 +65,7 @@ void describe(LoraConfig& lora, Visitor& visitor);
 void describe(ExpertsConfig& experts, Visitor& visitor);
 void describe(BatchNormConfig& batch_norm, Visitor& visitor);
 void describe(DataConfig& data, Visitor& visitor);
+void describe(MemberConfig& member, Visitor& visitor);
 void describe(NormalizeConfig& normalize, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);
 void describe(OptimizerConfig& optimizer, Visitor& visitor);

@@ -206,8 +206,7 @@ class FolderReader {
   }
 
   void take_preparation(const fs::path& folder) {
-    const DatasetRow& row = dataset_row(recipe_.data.name);
-    const bool files = reads(row, "data.resize");
+    const bool files = any_reads(recipe_.data, "data.resize");
     const bool own_size = !files || reader_.given("data.resize") != nullptr ||
                           reader_.given("data.resize_side") != nullptr;
     const auto given = [&](std::string_view path) { return reader_.given(path) != nullptr; };
@@ -222,7 +221,7 @@ class FolderReader {
     fill("data.normalize.scale", data.normalize.scale, found->normalize.scale, found->file);
     fill("data.normalize.mean", data.normalize.mean, found->normalize.mean, found->file);
     fill("data.normalize.std", data.normalize.deviation, found->normalize.deviation, found->file);
-    if (reads(row, "data.interpolation"))
+    if (any_reads(recipe_.data, "data.interpolation"))
       fill("data.interpolation", data.interpolation, found->interpolation, found->file);
     if (!files) return;
     fill("data.jpeg_scaling", data.jpeg_scaling, false, found->file);

@@ -17,26 +17,31 @@ namespace dstrain {
 namespace {
 
 struct Key {
-  const char* name;
-  std::string& (*value)(Recipe&);
+  std::string name;
+  std::string* value;
   hub::Use use;
+  DatasetName set;  ///< of a path of data
 };
-constexpr Key kKeys[] = {
-    {"model.weights", [](Recipe& r) -> std::string& { return r.model.weights; }, hub::Use::weights},
-    {"data.path", [](Recipe& r) -> std::string& { return r.data.path; }, hub::Use::data},
-    {"data.tokenizer", [](Recipe& r) -> std::string& { return r.data.tokenizer; },
-     hub::Use::tokenizer},
-    {"lora.weights", [](Recipe& r) -> std::string& { return r.lora.weights; }, hub::Use::adapter},
-};
+std::vector<Key> keys_of(Recipe& r) {
+  std::vector<Key> keys = {
+      {"model.weights", &r.model.weights, hub::Use::weights, r.data.name},
+      {"data.path", &r.data.path, hub::Use::data, r.data.name},
+      {"data.tokenizer", &r.data.tokenizer, hub::Use::tokenizer, r.data.name},
+      {"lora.weights", &r.lora.weights, hub::Use::adapter, r.data.name},
+  };
+  for (std::size_t i = 0; i < r.data.mixture.size(); ++i)
+    keys.push_back({member_path(i, "data.path"), &r.data.mixture[i].path, hub::Use::data,
+                    r.data.mixture[i].name});
+  return keys;
+}
 
 /// The name of the known folder that a value means and that is not there.
-std::optional<HubWord> word_of_folder(const Recipe& recipe, const Key& key,
-                                      const std::string& value) {
+std::optional<HubWord> word_of_folder(const Key& key, const std::string& value) {
   const std::filesystem::path path = value;
   const bool data = key.use == hub::Use::data;
   for (const hub::KnownFolder& one : hub::known_folders()) {
     if (path.filename() != one.name || data == one.data.empty()) continue;
-    if (data ? dataset_row(recipe.data.name).spelling != one.data
+    if (data ? dataset_row(key.set).spelling != one.data
              : path.parent_path().filename() != "models")
       continue;
     if (path_exists(path, ErrorKind::usage)) return std::nullopt;
@@ -49,10 +54,10 @@ std::optional<HubWord> word_of_folder(const Recipe& recipe, const Key& key,
 }
 
 /// The name that a value is. Error{usage} for one that cannot be meant there.
-std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
+std::optional<HubWord> word_of(const Key& key) {
   const bool data = key.use == hub::Use::data;
-  std::string value = key.value(recipe);
-  if (auto known = word_of_folder(recipe, key, value)) return known;
+  std::string value = *key.value;
+  if (auto known = word_of_folder(key, value)) return known;
   // In the cache of the host that launched or trained before.
   if (auto name = hub::name_of_snapshot(value)) {
     if (path_exists(value, ErrorKind::usage)) return std::nullopt;
@@ -60,7 +65,7 @@ std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
   }
   const bool bare = hub::is_bare_name(value);
   if (bare) {
-    if (data && !may_be_of_hub(dataset_row(recipe.data.name))) return std::nullopt;  // a folder
+    if (data && !may_be_of_hub(dataset_row(key.set))) return std::nullopt;  // a folder
     if (path_exists(value, ErrorKind::usage)) return std::nullopt;
     value = fmt::format("hf://{}{}", data ? "datasets/" : "", value);
   }
@@ -69,10 +74,10 @@ std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
   if (name->dataset != data)
     throw Error(ErrorKind::usage, fmt::format("'{}' is {}", value, data ? "a model" : "a data set"),
                 data ? "write hf://datasets/ORG/NAME" : "write hf://ORG/NAME");
-  if (data && !may_be_of_hub(dataset_row(recipe.data.name)))
+  if (data && !may_be_of_hub(dataset_row(key.set)))
     throw Error(ErrorKind::usage,
                 fmt::format("'{}': data.name {} is read from no data set of the Hub", value,
-                            dataset_row(recipe.data.name).spelling),
+                            dataset_row(key.set).spelling),
                 "name its folder, or use data.name: images for parquet files of images");
   return HubWord{.key = key.name, .name = *name, .use = key.use, .bare = bare};
 }
@@ -82,8 +87,8 @@ std::optional<HubWord> word_of(Recipe& recipe, const Key& key) {
 std::vector<HubWord> hub_words_of(const Recipe& given) {
   Recipe recipe = given;
   std::vector<HubWord> words;
-  for (const Key& key : kKeys)
-    if (auto word = word_of(recipe, key)) words.push_back(*std::move(word));
+  for (const Key& key : keys_of(recipe))
+    if (auto word = word_of(key)) words.push_back(*std::move(word));
   return words;
 }
 
@@ -100,8 +105,8 @@ std::map<std::string, std::string, std::less<>> take_cached(Recipe& recipe,
                                                             const YamlReader& reader,
                                                             Diagnostics& diagnostics) {
   std::map<std::string, std::string, std::less<>> taken;
-  for (const Key& key : kKeys) try {
-      const auto word = reader.usable(key.name) ? word_of(recipe, key) : std::nullopt;
+  for (const Key& key : keys_of(recipe)) try {
+      const auto word = reader.usable(key.name) ? word_of(key) : std::nullopt;
       if (!word) continue;
       const auto path = hub::cached_path(word->name);
       if (!path) continue;
@@ -109,7 +114,7 @@ std::map<std::string, std::string, std::less<>> take_cached(Recipe& recipe,
       exact.revision = hub::CachedRepository(hub::hub_cache(), exact)
                            .known_commit(word->name.revision)
                            .value_or(word->name.revision);
-      key.value(recipe) = path->string();
+      *key.value = path->string();
       taken[key.name] = exact.text();
     } catch (const Error& error) {
       diagnostics.error(reader.place(key.name), key.name, error.what(), error.hint());

@@ -17,7 +17,8 @@ class YamlReader;
 
 /// A key whose value is a name of the Hub, where a path may stand, too.
 struct HubWord {
-  std::string key;  ///< model.weights, data.path, data.tokenizer or lora.weights
+  std::string key;  ///< model.weights, data.path (of a mixture each member's), data.tokenizer or
+                    ///< lora.weights
   hub::HubName name;
   hub::Use use;
   bool bare = false;        ///< ORG/NAME, which may be meant as a path of other hosts

@@ -35,7 +35,7 @@ void fixed_sizes_are_bilinear(const Recipe& r, RuleContext& context) {
 
 void square_holds_the_input(const Recipe& r, RuleContext& context) {
   const int side = r.data.resize_side, input = r.model.image_size;
-  if (side == 0 || side >= input || !reads(dataset_row(r.data.name), "data.resize_side")) return;
+  if (side == 0 || side >= input || !any_reads(r.data, "data.resize_side")) return;
   context.error("data.resize_side",
                 fmt::format("{} pixels are less than model.image_size ({})", side, input),
                 fmt::format("use {} or more", input));
@@ -101,12 +101,12 @@ void clips_have_their_model(const Recipe& r, RuleContext& context) {
 std::span<const Rule> image_rules() {
   static const std::vector<Rule> all = {
       {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
-      {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
+      {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}, true},
       {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
       {one_augmentation_of_a_kind, {"data.augment"}},
       {ranges_are_in_order, {"data.crop_scale", "data.crop_ratio", "data.erase_area"}},
       {gpus_decode_jpeg, {"data.name", "data.decode", "data.pack"}},
-      {clips_have_their_model, {"data.name", "model.name"}},
+      {clips_have_their_model, {"data.name", "model.name"}, true},
       {packs_hold_the_input, {"data.pack", "data.pack_side", "model.image_size"}},
   };
   return all;

@@ -87,6 +87,12 @@ void take_optimizer_defaults(OptimizerConfig& config, const YamlReader& reader) 
   if (open("optimizer.weight_decay")) config.weight_decay = row.weight_decay;
 }
 
+/// data.mixture says what data.name would.
+void name_mixture(DataConfig& data, const YamlReader& reader) {
+  if (reader.given("data.mixture") != nullptr && reader.given("data.name") == nullptr)
+    data.name = DatasetName::mixture;
+}
+
 [[noreturn]] void fail(const std::string& file, std::string message, std::string hint) {
   throw RecipeError({{.file = file, .message = std::move(message), .hint = std::move(hint)}});
 }
@@ -137,6 +143,7 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   if (!variant.empty()) loaded.name += "_" + variant;
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
+  name_mixture(loaded.recipe.data, reader);
   take_optimizer_defaults(loaded.recipe.optimizer, reader);
   loaded.recipe.data.pairs = loaded.recipe.preference.pairs();
   auto taken = take_cached(loaded.recipe, reader, diagnostics);
@@ -171,6 +178,7 @@ NamedThings named_things(const std::filesystem::path& file,
   YamlReader reader(*root, diagnostics);
   Recipe recipe;
   reader.read(recipe);
+  name_mixture(recipe.data, reader);
   if (with_data) named.data = lacking_data_of(recipe);
   try {
     named.words = hub_words_of(recipe);

@@ -72,7 +72,10 @@ enum class DatasetName {
   metamathqa,
   jsonl,
   chat,
-  random
+  random,
+  mixture,
+  tokens,
+  webdataset
 };
 enum class LossOn { all, response, assistant };
 enum class TooLong { truncate, turns, skip, stop };
@@ -157,6 +160,25 @@ struct BatchNormConfig {
   bool operator==(const BatchNormConfig&) const = default;
 };
 
+/// A data set of a mixture. Its keys mean what they mean in DataConfig.
+struct MemberConfig {
+  DatasetName name = DatasetName::digits;
+  std::string path;
+  double weight = -1;  ///< over the sum of all: its share of the samples; -1: by its size
+  std::string label;
+  int subset = 0;
+  LossOn loss = LossOn::all;
+  std::string prompt, response, template_file;
+  std::vector<std::string> template_args;
+  std::string chat_date;
+  bool split_turns = false;
+  TooLong too_long = TooLong::truncate;
+  BadRecord bad_record = BadRecord::skip;
+  double test_share = 0.01;
+
+  bool operator==(const MemberConfig&) const = default;
+};
+
 struct DataConfig {
   DatasetName name = DatasetName::digits;
   std::string path;   ///< file or folder of the data set; empty where it needs none
@@ -201,6 +223,10 @@ struct DataConfig {
   std::string cache;         ///< folder of tokenised data; empty: dstrain's cache folder
   int workers = 2;           ///< decoding threads per rank
   int prefetch = 4;          ///< micro-batches decoded ahead
+
+  std::vector<MemberConfig> mixture;  ///< of data.name mixture
+  double mixture_temperature = 1;     ///< T of weights size^(1/T), where none are given
+  std::string epoch_of = "sum";       ///< sum, longest, shortest or the number of a member
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -346,9 +346,9 @@ const std::vector<Rule>& rules() {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
       {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
       {family_has_the_keys, {"model.name"}},
-      {data_fit_the_model, {"data.name", "model.name"}},
-      {samples_have_templates, {"data.name", "data.response"}},
-      {data_has_a_path, {"data.name", "data.path"}},
+      {data_fit_the_model, {"data.name", "model.name"}, true},
+      {samples_have_templates, {"data.name", "data.response"}, true},
+      {data_has_a_path, {"data.name", "data.path"}, true},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {two_micro_batches_run_alone,
        {"batch.concurrent", "parallel.pipeline", "memory.offload.parameters",
@@ -396,6 +396,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "lora.rank",
                                           "data.name",
                                           "preference.loss",
+                                          "data.mixture",
                                           "data.augment",
                                           "data.pack",
                                           "optimizer.name",
@@ -423,7 +424,7 @@ bool has(const Recipe& r, Augmentation wanted) {
 std::vector<Inactive> inactive_fields(const Recipe& r) {
   std::vector<Inactive> fields;
   const auto add = [&](std::initializer_list<std::string_view> paths, const std::string& reason) {
-    for (const std::string_view path : paths) fields.push_back({path, reason});
+    for (const std::string_view path : paths) fields.push_back({std::string(path), reason});
   };
   for (Inactive& field : inactive_data_keys(r, modality_of(r))) fields.push_back(std::move(field));
   const bool vision = is_vision(r);
@@ -478,7 +479,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
      {"data.erase_probability", "data.erase_area", "data.erase_fill"});
   of(Augmentation::mixup, {"data.mixup_alpha"});
   of(Augmentation::cutmix, {"data.cutmix_alpha"});
-  if (vision && r.data.pack == Pack::none && reads(dataset_row(r.data.name), "data.pack"))
+  if (vision && r.data.pack == Pack::none && any_reads(r.data, "data.pack"))
     add({"data.pack_side", "data.cache"}, "data.pack none: images are read from their own files");
   for (const auto& [key, readers] : optimizer_keys()) {
     if (std::ranges::find(readers, spelling(r.optimizer.name)) != readers.end()) continue;
@@ -573,15 +574,30 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
+  const auto check_in = [&](const Rule& rule, const Recipe& of, RuleContext& places) {
+    const bool all = std::ranges::all_of(rule.reads, [&](std::string_view path) {
+      return places.usable(path) && (path != "model.name" || !recipe.model.name.empty());
+    });
+    if (all) rule.check(of, places);
+  };
+  const std::vector<DataConfig> sets = sets_of(recipe.data);
+  const bool mixture = recipe.data.name == DatasetName::mixture;
   const auto check = [&](std::span<const Rule> list) {
     for (const Rule& rule : list) {
-      if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
+      check_in(rule, recipe, context);
+      for (std::size_t i = 0; i < sets.size() && mixture && rule.each_set; ++i) {
+        Recipe alone = recipe;
+        alone.data = sets[i];
+        RuleContext places = context.of_member(i);
+        check_in(rule, alone, places);
+      }
     }
   };
   check(rules());
   check(precision_rules());
   check(image_rules());
   check(text_rules());
+  check(mixture_rules());
   check(training_rules());
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {

@@ -74,9 +74,9 @@ void pairs_have_no_perplexity(const Recipe& r, RuleContext& context) {
 
 std::span<const Rule> text_rules() {
   static const std::vector<Rule> all = {
-      {chat_date_is_a_day, {"data.chat_date"}},
-      {split_turns_train_answers, {"data.split_turns", "data.loss", "data.name"}},
-      {only_chats_have_turns, {"data.too_long", "data.name"}},
+      {chat_date_is_a_day, {"data.chat_date"}, true},
+      {split_turns_train_answers, {"data.split_turns", "data.loss", "data.name"}, true},
+      {only_chats_have_turns, {"data.too_long", "data.name"}, true},
       {pairs_are_chats,
        {"preference.loss", "data.name", "data.packing", "data.split_turns", "data.too_long"}},
       {pairs_are_not_cut, {"preference.loss", "parallel.tensor", "parallel.sequence"}},

@@ -71,7 +71,7 @@ void image_sizes_fit_the_weights(const Recipe& r, RuleContext& context) {
                                 r.model.name),
                     "leave it out, or use a convolutional model");
     } else if (r.data.resize_side > 0 && r.data.resize_side < size &&
-               reads(dataset_row(r.data.name), "data.resize_side")) {
+               any_reads(r.data, "data.resize_side")) {
       context.error(
           path,
           fmt::format("{} pixels are more than data.resize_side ({})", size, r.data.resize_side),
@@ -168,9 +168,13 @@ void best_answers_are_made(const Recipe& r, RuleContext& context) {
     context.error("run.best.metric",
                   fmt::format("{}, but run.generate is 0: nothing is answered", spelling(metric)),
                   "set run.generate to the number of test samples that are");
-  const bool maths = r.data.name == DatasetName::metamathqa;
   const bool generated = is_generated(dataset_row(r.data.name));
-  if (!generated && maths == (metric == BestMetric::right_answers)) return;
+  const std::vector<DataConfig> sets = sets_of(r.data);
+  const auto has_figure = [&](const DataConfig& one) {
+    return (one.name == DatasetName::metamathqa) == (metric == BestMetric::right_answers);
+  };
+  if (!generated && (sets.empty() || std::ranges::any_of(sets, has_figure))) return;
+  const bool maths = metric != BestMetric::right_answers;
   context.error("run.best.metric",
                 fmt::format("{}, but answers to data.name {} have no such figure", spelling(metric),
                             dataset_row(r.data.name).spelling),
@@ -212,9 +216,10 @@ void learning_rates_are_usual(const Recipe& r, RuleContext& context) {
   const ModelFamily* family = family_of(r.model.name);
   const bool text = family != nullptr && family->modality == Modality::text;
   if (text && r.optimizer.lr > high)  // vision transformers bear 5e-3
-    context.warning("optimizer.lr",
-                    fmt::format("{:g} is high for adapters of rank {}", r.optimizer.lr, r.lora.rank),
-                    fmt::format("use at most {:g}", high));
+    context.warning(
+        "optimizer.lr",
+        fmt::format("{:g} is high for adapters of rank {}", r.optimizer.lr, r.lora.rank),
+        fmt::format("use at most {:g}", high));
 }
 
 }  // namespace

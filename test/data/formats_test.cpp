@@ -208,8 +208,7 @@ TEST_CASE("image folders are read with classes in name order and their own test 
   REQUIRE(sample.pixels[14 * 84 + 2] == 100);
 }
 
-TEST_CASE("WebP and every name of JPEG are read, what is no image is counted and named",
-          "[data]") {
+TEST_CASE("WebP and every name of JPEG are read, what is no image is counted and named", "[data]") {
   struct Notes final : ProgressSink {
     void note(const std::string& text) override { lines.push_back(text); }
     void progress(double, const std::string&) override {}
@@ -355,6 +354,7 @@ TEST_CASE("facts are known without the files and agree with them", "[data]") {
 
 TEST_CASE("every data set of a recipe has its format", "[data]") {
   for (const DatasetRow& row : datasets()) {
+    if (row.name == DatasetName::mixture) continue;  // its members have one
     CAPTURE(row.spelling);
     const DataConfig data = config_of(row.name);
     CHECK((stored_shape(data, 224).height > 0) == fits(row, Modality::images));

@@ -1,5 +1,6 @@
 #include "engine/recipe/datasets.h"
 
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ std::set<std::string> without_effect(DatasetName name, Modality modality) {
   recipe.data.name = name;
   std::set<std::string> lines;
   for (const Inactive& field : inactive_data_keys(recipe, modality))
-    lines.insert(std::string(field.path) + ": " + field.reason);
+    lines.insert(field.path + ": " + field.reason);
   return lines;
 }
 
@@ -35,7 +36,7 @@ TEST_CASE("a key of data has an effect where the data set's row lists it", "[rec
       CAPTURE(row.spelling, modality == images);
       Recipe recipe;
       recipe.data.name = row.name;
-      std::set<std::string_view> inactive;
+      std::set<std::string, std::less<>> inactive;
       for (const Inactive& field : inactive_data_keys(recipe, modality))
         CHECK(inactive.insert(field.path).second);  // one reason each
       std::vector<std::string_view> keys = keys_of(modality);
@@ -66,12 +67,13 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
 
 TEST_CASE("a data set that does not fit the model is one error, which names those that fit",
           "[recipe]") {
-  CHECK(datasets_of(Modality::text) == "squad, metamathqa, jsonl, chat or random");
+  CHECK(datasets_of(Modality::text) == "squad, metamathqa, jsonl, chat, random or mixture");
   CHECK(datasets_of(Modality::images) ==
-        "digits, cifar10, cifar100, images, food101, frames or random");
+        "digits, cifar10, cifar100, images, food101, frames, random or mixture");
   // The rest is said of data that fit.
   for (const std::string& line : without_effect(DatasetName::squad, Modality::images))
-    CHECK((line.starts_with("data.samples") || line.ends_with("takes images")));
+    CHECK((line.starts_with("data.samples") || line.ends_with("takes images") ||
+           line.ends_with("is no mixture")));
 }
 
 }  // namespace dstrain

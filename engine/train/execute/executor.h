@@ -112,6 +112,7 @@ struct EvaluationTotals {
   /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};
   std::optional<PairMeans> pairs = {};  ///< where samples are pairs
+  std::vector<EvaluationTotals> members = {};  ///< of a mixture, in its order
 };
 
 /// State of the dynamic loss scale and the counters that a checkpoint keeps.

@@ -252,6 +252,7 @@ void RunReport::evaluation(const EvaluationTotals& totals,
                   format_duration(seconds),
                   static_cast<double>(session_.test_size()) * (average ? 2 : 1) / seconds));
   if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
+  describe_members(average ? *average : totals, step);
   const auto of_pairs = [&](double PairMeans::*mean) {
     return totals.pairs ? *totals.pairs.*mean : kUnknown;
   };
@@ -271,6 +272,19 @@ void RunReport::evaluation(const EvaluationTotals& totals,
                          .samples = session_.test_size(),
                          .targets = static_cast<std::int64_t>(totals.targets),
                          .seconds = seconds};
+}
+
+void RunReport::describe_members(const EvaluationTotals& totals, std::int64_t step) {
+  for (std::size_t i = 0; i < totals.members.size(); ++i) {
+    const EvaluationTotals& one = totals.members[i];
+    const std::string& name = session_.mixture()->members()[i].name;
+    progress_.note(fmt::format("  {}: {}", name, describe(one)));
+    metrics_.event("evaluated_member", step,
+                   {{"member", name},
+                    {"loss", fmt::format("{}", one.loss)},
+                    {"accuracy", fmt::format("{}", one.top1)},
+                    {"targets", fmt::format("{:.0f}", one.targets)}});
+  }
 }
 
 void RunReport::end_evaluation(const std::vector<GeneratedAnswer>& answers,
@@ -389,6 +403,8 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
       progress_.note(fmt::format("  average of the weights: {}", describe(*average_evaluation_)));
     if (!answers_.empty()) progress_.note("  " + answers_);
   }
+  if (const Mixture* mixture = session_.mixture())
+    progress_.note("epochs seen: " + mixture->describe_epochs(session_.samples_before(done)));
   if (skipped_steps > 0) {
     progress_.note(
         fmt::format("{:.0f} steps were skipped because a gradient was not finite", skipped_steps));

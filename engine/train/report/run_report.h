@@ -59,6 +59,8 @@ class RunReport {
   void show(const std::vector<GeneratedAnswer>& answers);
   void count(const StepOutcome& outcome, const HostTimes& host);
   [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
+  /// Writes a line and an event of each member of a mixture.
+  void describe_members(const EvaluationTotals& totals, std::int64_t step);
   [[nodiscard]] double mfu(double step_s) const;
   [[nodiscard]] double epoch_of(std::int64_t step) const;
   void report_speed();

@@ -86,6 +86,13 @@ void evaluate_finished(const LoadedRecipe& loaded, const World& world, const std
                              format_duration(seconds)));
   if (average)
     progress->note("  average of the weights: " + describe_evaluation(*average, language));
+  auto members = nlohmann::ordered_json::object();
+  const EvaluationTotals& best = average ? *average : totals;
+  for (std::size_t i = 0; i < best.members.size(); ++i) {
+    const std::string& name = session.mixture()->members()[i].name;
+    progress->note("  " + name + ": " + describe_evaluation(best.members[i], language));
+    members[name] = to_json(best.members[i], language);
+  }
   nlohmann::ordered_json json = {{"of", what}};
   if (reader) json["step"] = reader->state().step;
   json["samples"] = session.test_size();
@@ -93,6 +100,7 @@ void evaluate_finished(const LoadedRecipe& loaded, const World& world, const std
   json["seconds"] = seconds;
   json.update(to_json(totals, language));
   if (average) json["average"] = to_json(*average, language);
+  if (!members.empty()) json["members"] = std::move(members);
   const std::optional<report::Confusion> confusion =
       confusion_of(average ? *average : totals, session.model());
   if (confusion) {

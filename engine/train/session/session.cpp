@@ -20,6 +20,7 @@
 #include "engine/base/words.h"
 #include "engine/data/images/jpeg_units.h"
 #include "engine/data/images/random_images.h"
+#include "engine/data/mixed_sets.h"
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/models/trainable.h"
@@ -54,7 +55,7 @@ std::string describe_images(const DataConfig& data, const ImageShape& stored, in
     text += fmt::format("in training a random part of {:.3g} to {:.3g} of the area ({}), else ",
                         data.crop_scale[0], data.crop_scale[1], spelling(data.interpolation));
   }
-  if (reads(dataset_row(data.name), "data.resize")) {
+  if (any_reads(data, "data.resize")) {
     text += fmt::format("{} to {} pixels ({}), ",
                         data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
                         spelling(data.interpolation));
@@ -176,6 +177,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
   record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
   look_at_last_step();
+  describe_mixture();
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -223,7 +225,8 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   keeps_keys_ = has_whole_weights();
   if (!keeps_keys_)
     notes_.emplace_back(
-        "run.generate: weights are not whole on a rank, or products are in 8 bits, so each token of "
+        "run.generate: weights are not whole on a rank, or products are in 8 bits, so each token "
+        "of "
         "an answer is a pass over whole samples; `dstrain generate RUN --test N` answers faster");
 }
 
@@ -367,19 +370,26 @@ void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
     train->decode_by(JpegUnits::open(device_.device, lanes));
   notes_.push_back(describe_images(recipe_.data, train->shape(), model_.image_size));
   train_ = std::move(train);
-  if (evaluates(recipe_)) test_ = open(Split::test, model_.image_size);
+  if (!evaluates(recipe_)) return;
+  if (mixture() == nullptr) return tests_.push_back(open(Split::test, model_.image_size));
+  for (auto& test : each_set(recipe_.data, progress, [&](const DataConfig&one, ProgressSink*own) {
+         return open_images(one, Split::test, model_.image_size, recipe_.run.seed, own);
+       }))
+    tests_.push_back(std::move(test));
 }
 
 void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
   model_ = make_trainable_model(
       recipe_, {.classes = 0, .sequence = recipe_.data.sequence, .splits = splits});
-  const auto open = [&](Split split) {
-    return open_text(recipe_.data, split, recipe_.model.weights, model_.vocab_size,
-                     recipe_.run.seed, progress);
+  const auto open = [&](const DataConfig& data, Split split, ProgressSink* sink) {
+    return open_text(data, split, recipe_.model.weights, model_.vocab_size, recipe_.run.seed, sink);
   };
-  train_ = open(Split::train);
+  train_ = open(recipe_.data, Split::train, progress);
   if (!evaluates(recipe_)) return;
-  test_ = open(Split::test);
+  for (auto& test : each_set(recipe_.data, progress, [&](const DataConfig&one, ProgressSink*own) {
+         return open(one, Split::test, own);
+       }))
+    tests_.push_back(std::move(test));
   if (recipe_.run.generate == 0) return;
   // What the test split holds has just been said.
   prompts_ = test_questions(recipe_.data, recipe_.model.weights, recipe_.run.generate, nullptr);

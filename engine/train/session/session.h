@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/data/mixture.h"
 #include "engine/models/groups.h"
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
@@ -40,8 +41,12 @@ class Session {
   [[nodiscard]] const Communicators& communicators() const { return communicators_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
-  [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
-  [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
+  /// Positions of an epoch of training: the samples, but of a mixture (data.epoch_of).
+  [[nodiscard]] std::int64_t train_size() const { return epoch_size(*train_); }
+  /// Samples of all test splits.
+  [[nodiscard]] std::int64_t test_size() const;
+  /// Null unless the data are a mixture.
+  [[nodiscard]] const Mixture* mixture() const { return train_->mixture(); }
   [[nodiscard]] std::int64_t samples_per_epoch() const;
   [[nodiscard]] std::int64_t steps_per_epoch() const;
   /// The steps of the phase, counted over the run: [first_step, end_step).
@@ -76,8 +81,8 @@ class Session {
   };
   /// Why a step was refused. Collective; the step that comes next is then the one behind `outcome`.
   [[nodiscard]] NonFinite explain_non_finite(const StepOutcome& outcome);
-  /// Loss and accuracy over the test split, every sample once. Not where run.evaluate is never.
-  /// Collective.
+  /// Loss and accuracy over the test split, every sample once; of a mixture by member, too. Not
+  /// where run.evaluate is never. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
   /// The same of the average of the weights; nothing where the recipe has none.
   [[nodiscard]] std::optional<EvaluationTotals> evaluate_average();
@@ -91,9 +96,12 @@ class Session {
   [[nodiscard]] std::int64_t steps_before(int phase) const;
   /// Error{usage} where an epoch has no step; notes a last one that is too small for batch norm.
   void look_at_last_step();
-  /// Reads the test split once.
-  [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
-  [[nodiscard]] std::int64_t test_micro_batches() const;
+  /// Notes the shares of a mixture, and which members the run sees often.
+  void describe_mixture();
+  /// Reads a test split once.
+  [[nodiscard]] std::unique_ptr<Feeder> test_feeder(
+      const std::shared_ptr<const Dataset>& test) const;
+  [[nodiscard]] std::int64_t test_micro_batches(const Dataset& test) const;
   /// A loader that reads a data set once, in its order, in micro-batches of all data ranks.
   [[nodiscard]] LoaderOptions reading_options(std::int64_t samples) const;
   /// Log-probabilities of pairs in the weights that the run starts from, which the states hold: out
@@ -124,7 +132,8 @@ class Session {
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<Dataset> train_;
-  std::shared_ptr<Dataset> test_;      ///< null where run.evaluate is never
+  /// One, or of each member of a mixture; none where run.evaluate is never.
+  std::vector<std::shared_ptr<Dataset>> tests_;
   std::vector<TextQuestion> prompts_;  ///< to be answered after each evaluation
   std::shared_ptr<const Tokenizer> tokenizer_;
   Model model_;

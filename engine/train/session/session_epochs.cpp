@@ -4,7 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
-#include "engine/data/order.h"
+#include "engine/data/mixture.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
 #include "engine/recipe/phases.h"
@@ -15,7 +15,7 @@
 namespace dstrain {
 
 std::int64_t Session::samples_per_epoch() const {
-  return dstrain::samples_per_epoch(train_->size(), recipe_.batch.global,
+  return dstrain::samples_per_epoch(train_size(), recipe_.batch.global,
                                     recipe_.data.last == LastStep::drop);
 }
 
@@ -53,10 +53,12 @@ std::int64_t Session::targets_of_step(std::int64_t step) const {
   const std::int64_t samples = samples_of_step(step);
   if (!model_.is_language()) return samples;
   // Every rank must know how many tokens count in the whole global batch.
-  const SampleOrder order(train_->size(), recipe_.run.seed, step / steps_per_epoch());
+  const std::int64_t epoch = step / steps_per_epoch();
   const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
   std::int64_t targets = 0;
-  for (std::int64_t i = 0; i < samples; ++i) targets += train_->targets(order.at(begin + i));
+  for (std::int64_t i = 0; i < samples; ++i)
+    targets += train_->targets(
+        trained_sample(*train_, recipe_.run.seed, epoch, begin + i, samples_per_epoch()));
   return targets;
 }
 
@@ -65,12 +67,37 @@ std::int64_t Session::samples_before(std::int64_t step) const {
          step % steps_per_epoch() * recipe_.batch.global;
 }
 
+void Session::describe_mixture() {
+  const Mixture* mixture = this->mixture();
+  if (mixture == nullptr) return;
+  // Repeating data more often than this is worth little: arXiv:2305.16264, sec. 5.
+  constexpr double kOften = 4;
+  const std::int64_t end = samples_before(total_steps());
+  std::string shares, often;
+  for (int i = 0; i < static_cast<int>(mixture->members().size()); ++i) {
+    const Mixture::Member& member = mixture->members()[to_index(i)];
+    shares += fmt::format("{}{} {:.1f} % ({} samples)", i == 0 ? "" : ", ", member.name,
+                          100 * mixture->share(i), member.size);
+    if (const double epochs = mixture->epochs_before(i, end); epochs > kOften)
+      often += fmt::format("{}{} {:.1f} times", often.empty() ? "" : ", ", member.name, epochs);
+  }
+  notes_.push_back("mixture: " + shares);
+  notes_.push_back(fmt::format("epochs of the run: {}; one of the mixture is {} samples",
+                               mixture->describe_epochs(end), train_size()));
+  if (!often.empty())
+    notes_.push_back(
+        fmt::format("warning: the run sees all of {}: beyond {:.0f} epochs samples teach little "
+                    "more; lower the "
+                    "weight, or shorten the run",
+                    often, kOften));
+}
+
 void Session::look_at_last_step() {
   if (samples_per_epoch() == 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("data.last: drop leaves no step: the training split has {} samples, "
                             "batch.global is {}",
-                            train_->size(), recipe_.batch.global),
+                            train_size(), recipe_.batch.global),
                 "lower batch.global, or use data.last: fill");
   }
   const std::int64_t left = samples_per_epoch() % recipe_.batch.global;

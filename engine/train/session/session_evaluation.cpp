@@ -1,3 +1,6 @@
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -9,8 +12,14 @@
 /// What a session does with the test split.
 namespace dstrain {
 
-std::int64_t Session::test_micro_batches() const {
-  return reading_options(test_->size()).last_step;
+std::int64_t Session::test_size() const {
+  std::int64_t size = 0;
+  for (const auto& test : tests_) size += test->size();
+  return size;
+}
+
+std::int64_t Session::test_micro_batches(const Dataset& test) const {
+  return reading_options(test.size()).last_step;
 }
 
 LoaderOptions Session::reading_options(std::int64_t samples) const {
@@ -28,19 +37,49 @@ LoaderOptions Session::reading_options(std::int64_t samples) const {
           .last_step = dstrain::steps_per_epoch(samples, together)};
 }
 
-std::unique_ptr<Feeder> Session::test_feeder() const {
-  DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
-  return std::make_unique<Feeder>(make_loader(test_, reading_options(test_->size())),
+std::unique_ptr<Feeder> Session::test_feeder(const std::shared_ptr<const Dataset>& test) const {
+  return std::make_unique<Feeder>(make_loader(test, reading_options(test->size())),
                                   feeder_options(false));
 }
 
+namespace {
+
+/// Means over all targets.
+EvaluationTotals joined(std::vector<EvaluationTotals> members) {
+  EvaluationTotals all;
+  const auto add = [](double& sum, double value, double targets) { sum += value * targets; };
+  for (const EvaluationTotals& one : members) {
+    all.targets += one.targets;
+    add(all.loss, one.loss, one.targets);
+    add(all.top1, one.top1, one.targets);
+    add(all.top5, one.top5, one.targets);
+    if (one.confusion.defined())
+      all.confusion = all.confusion.defined() ? all.confusion.add(one.confusion) : one.confusion;
+  }
+  all.loss /= all.targets;
+  all.top1 /= all.targets;
+  all.top5 /= all.targets;
+  if (!std::isfinite(all.loss)) all.confusion.reset();
+  all.members = std::move(members);
+  return all;
+}
+
+}  // namespace
+
 EvaluationTotals Session::evaluate() {
-  return executor_->evaluate(*test_feeder(), test_micro_batches());
+  DSTRAIN_CHECK(!tests_.empty(), "run.evaluate is never");
+  std::vector<EvaluationTotals> each;
+  for (const auto& test : tests_)
+    each.push_back(executor_->evaluate(*test_feeder(test), test_micro_batches(*test)));
+  return mixture() == nullptr ? each.front() : joined(std::move(each));
 }
 
 std::optional<EvaluationTotals> Session::evaluate_average() {
   if (recipe_.ema.decay == 0) return std::nullopt;
-  return executor_->evaluate_average(*test_feeder(), test_micro_batches());
+  std::vector<EvaluationTotals> each;
+  for (const auto& test : tests_)
+    each.push_back(executor_->evaluate_average(*test_feeder(test), test_micro_batches(*test)));
+  return mixture() == nullptr ? each.front() : joined(std::move(each));
 }
 
 int Session::first_rank_with_head() const {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -32,8 +34,10 @@ void Session::open_references(const World& world, RankRecordFile& record, Progre
     const CollectiveScope scope(&record, "agree", world.size);
     start = world.store->get(name, kPatience);
   }
-  for (const auto& dataset : {train_, test_}) {
-    if (dataset == nullptr) continue;
+  // The training split and the test split: pairs are no mixture.
+  std::vector<std::shared_ptr<Dataset>> splits = {train_};
+  splits.insert(splits.end(), tests_.begin(), tests_.end());
+  for (const auto& dataset : splits) {
     auto* pairs = dynamic_cast<TextDataset*>(dataset.get());
     DSTRAIN_CHECK(pairs != nullptr && pairs->has_pairs(), "preference.loss without pairs");
     const auto file = reference_file(recipe_.data, pairs->pairs_key(), start);
