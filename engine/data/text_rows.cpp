@@ -8,20 +8,19 @@ namespace dstrain::text {
 namespace {
 
 /// Whether marks say which tokens are labels.
-bool chooses(const TokenFile& file, LossOn loss) {
+bool chooses(const TokenFiles& file, LossOn loss) {
   return file.summary().marked && loss != LossOn::all;
 }
 
 /// First token of sample `i` that may be a label.
-std::size_t first_label(LossOn loss, const TokenFile& file, std::int64_t i) {
-  const bool whole =
-      loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
+std::size_t first_label(LossOn loss, const TokenFiles& file, std::int64_t i) {
+  const bool whole = loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
   return whole ? 1 : std::max<std::size_t>(1, file.sample(i).response);
 }
 
 class Rows final : public TextDataset {
  public:
-  Rows(const DataConfig& data, TokenFile file, Selection selection, std::int64_t seed)
+  Rows(const DataConfig& data, TokenFiles file, Selection selection, std::int64_t seed)
       : sequence_(data.sequence),
         loss_(data.loss),
         file_(std::move(file)),
@@ -97,7 +96,7 @@ class Rows final : public TextDataset {
 
   int sequence_;
   LossOn loss_;
-  TokenFile file_;
+  TokenFiles file_;
   Selection selection_;
   Packing packing_;
   int most_packed_ = 0;
@@ -105,7 +104,7 @@ class Rows final : public TextDataset {
 
 }  // namespace
 
-void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
+void copy_with_labels(LossOn loss, const TokenFiles& file, std::int64_t i,
                       std::span<std::int64_t> tokens, std::span<std::uint8_t> labels) {
   std::ranges::fill(labels, 1);
   file.copy(i, tokens, chooses(file, loss) ? labels : std::span<std::uint8_t>());
@@ -113,7 +112,7 @@ void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
   std::fill_n(labels.begin(), std::min(labels.size(), first_label(loss, file, i)), 0);
 }
 
-std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std::int64_t length) {
+std::int64_t num_targets(LossOn loss, const TokenFiles& file, std::int64_t i, std::int64_t length) {
   const auto first = static_cast<std::int64_t>(first_label(loss, file, i));
   if (!chooses(file, loss) || length <= first) return std::max<std::int64_t>(0, length - first);
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(length));
@@ -122,7 +121,7 @@ std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std
   return std::ranges::count(labels, 1);
 }
 
-std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file, Selection selection,
+std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFiles file, Selection selection,
                                        std::int64_t seed) {
   return std::make_unique<Rows>(data, std::move(file), std::move(selection), seed);
 }
