@@ -18,7 +18,7 @@ namespace {
 
 constexpr const formats::ImageFormat* kImageFormats[] = {
     &formats::kDigits,  &formats::kCifar10, &formats::kCifar100,     &formats::kImageFolder,
-    &formats::kFood101, &formats::kFrames,  &formats::kRandomImages};
+    &formats::kFood101, &formats::kFrames,  &formats::kRandomImages, &formats::kWebDataset};
 
 /// Null of a data set of text.
 const formats::ImageFormat* image_format(DatasetName name) {

@@ -191,6 +191,12 @@ constexpr DatasetRow kDatasets[] = {
              "folder of *.tokens",
      .modality = text,
      .keys = kTokens},
+    {.name = DatasetName::webdataset,
+     .spelling = "webdataset",
+     .text = "images in tar files, as KEY.jpg (.png, .webp) and KEY.cls; path is their folder, "
+             "with val- or test- beside train-, or train-{000000..000146}.tar",
+     .modality = images,
+     .keys = kFiles},
 };
 
 consteval bool datasets_in_order() {
