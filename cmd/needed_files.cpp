@@ -83,15 +83,17 @@ class FilesSearch {
         key);
     if (data.path.empty()) return add(key, "is empty", hint);
     const bool images = row.needs_path && row.modality == Modality::images;
+    const bool tars = row.name == DatasetName::webdataset;
+    if (tars && data.path.find('{') != std::string::npos) return;  // named where they are opened
     const PathKind kind = path_kind(data.path);
     if (kind == PathKind::nothing)
       return add(key, fmt::format("'{}' is not there", data.path), hint);
-    if (images && kind != PathKind::folder)
+    if (images && !tars && kind != PathKind::folder)
       return add(key, fmt::format("'{}' is not a folder", data.path), hint);
     if (row.parquet && !parquet_places(data.path).empty()) return;
     if (const auto lacking = lacking_of(row, data); !lacking.empty())
       add(key, fmt::format("'{}' lacks {}", data.path, fmt::join(lacking, ", ")), hint);
-    if (images && row.forms.empty()) test_folder(key, data);
+    if (images && !tars && row.forms.empty()) test_folder(key, data);
   }
 
   /// What data.path lacks of the form that it has most of.

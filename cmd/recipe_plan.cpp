@@ -71,6 +71,7 @@ RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& mac
 void require_fit(LoadedRecipe loaded, int ranks) {
   Recipe& recipe = loaded.recipe;
   recipe.data.path.clear();
+  for (MemberConfig& member : recipe.data.mixture) member.path.clear();
   recipe = with_known_sizes(std::move(recipe));
   constexpr int kAnyClasses = 1000;  // the data may say how many
   if (recipe.model.classes == 0 && recipe.model.weights.empty())

@@ -17,8 +17,8 @@ namespace dstrain {
 namespace {
 
 constexpr const formats::ImageFormat* kImageFormats[] = {
-    &formats::kDigits,  &formats::kCifar10, &formats::kCifar100,    &formats::kImageFolder,
-    &formats::kFood101, &formats::kFrames,  &formats::kRandomImages};
+    &formats::kDigits,  &formats::kCifar10, &formats::kCifar100,     &formats::kImageFolder,
+    &formats::kFood101, &formats::kFrames,  &formats::kRandomImages, &formats::kWebDataset};
 
 /// Null of a data set of text.
 const formats::ImageFormat* image_format(DatasetName name) {
@@ -26,6 +26,10 @@ const formats::ImageFormat* image_format(DatasetName name) {
     if (format->name == name) return format;
   }
   return nullptr;
+}
+
+bool is_mixed(const DataConfig& data) {
+  return data.name == DatasetName::mixture && !data.mixture.empty();
 }
 
 bool takes_subset(const DataConfig& data) {
@@ -82,13 +86,13 @@ bool always_packed(const DataConfig& data) {
 }
 
 ImageShape stored_shape(const DataConfig& data, int image_size) {
-  if (!data.mixture.empty()) return stored_shape(sets_of(data).front(), image_size);
+  if (is_mixed(data)) return stored_shape(sets_of(data).front(), image_size);
   const formats::ImageFormat* format = image_format(data.name);
   return format == nullptr ? ImageShape{} : format->shape(data, image_size);
 }
 
 DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
-  if (!data.mixture.empty()) {  // members agree, or do not open
+  if (is_mixed(data)) {  // members agree, or do not open
     DatasetFacts facts = dataset_facts(sets_of(data).front(), image_size);
     facts.train_size = 0;
     return facts;

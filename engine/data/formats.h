@@ -12,7 +12,8 @@
 
 namespace dstrain {
 class PackSource;
-}
+class TarFile;
+}  // namespace dstrain
 
 /// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
@@ -43,6 +44,8 @@ extern const ImageFormat kImageFolder;
 extern const ImageFormat kFood101;
 /// Clips: folders of frames in a folder per class.
 extern const ImageFormat kFrames;
+/// Members of tar files. https://github.com/webdataset/webdataset
+extern const ImageFormat kWebDataset;
 /// Noise that costs no decoding; a pure function of (seed, split, index).
 extern const ImageFormat kRandomImages;
 
@@ -68,6 +71,8 @@ struct ImageList {
     std::string file;  ///< relative to `root`; of a clip, its folder
     int label;
     std::vector<std::string> frames = {};  ///< of a clip: its images, relative to `root`
+    std::int32_t archive = -1;             ///< one of `archives`, in which `file` is a member
+    std::int64_t offset = 0, bytes = 0;    ///< of the member
   };
   std::filesystem::path root = {};
   int classes = 0;
@@ -75,8 +80,14 @@ struct ImageList {
   int frames = 1;                             ///< images of an item
   std::vector<std::string> class_names = {};  ///< by label
   OtherFiles others = {};
+  std::shared_ptr<const std::vector<TarFile>> archives = {};
 
+  /// The file that holds one of its images.
   [[nodiscard]] std::filesystem::path path(const Item& item, int frame) const;
+  /// What messages call the image.
+  [[nodiscard]] std::string name(const Item& item, int frame) const;
+  /// The image as it is stored. Error{data} names what cannot be read.
+  [[nodiscard]] std::string read(const Item& item, int frame) const;
   /// One of its images; its file goes into `file` where that is wanted.
   [[nodiscard]] ImagePart decode(const Item& item, int frame, const DecodeRequest& request,
                                  std::string* file = nullptr) const;

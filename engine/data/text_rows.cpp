@@ -11,7 +11,7 @@ namespace dstrain::text {
 namespace {
 
 /// Whether marks say which tokens are labels.
-bool chooses(const TokenFile& file, LossOn loss) {
+bool chooses(const TokenFiles& file, LossOn loss) {
   return file.summary().marked && loss != LossOn::all;
 }
 
@@ -24,14 +24,14 @@ Packing in_pairs(std::size_t samples) {
 }
 
 /// First token of sample `i` that may be a label.
-std::size_t first_label(LossOn loss, const TokenFile& file, std::int64_t i) {
+std::size_t first_label(LossOn loss, const TokenFiles& file, std::int64_t i) {
   const bool whole = loss == LossOn::all || (loss == LossOn::assistant && file.summary().marked);
   return whole ? 1 : std::max<std::size_t>(1, file.sample(i).response);
 }
 
 class Rows final : public TextDataset {
  public:
-  Rows(const DataConfig& data, TokenFile file, Selection selection, std::int64_t seed)
+  Rows(const DataConfig& data, TokenFiles file, Selection selection, std::int64_t seed)
       : sequence_(data.sequence),
         loss_(loss_on(data)),
         pairs_(data.pairs),
@@ -51,10 +51,9 @@ class Rows final : public TextDataset {
   [[nodiscard]] int most_packed() const override { return most_packed_; }
   [[nodiscard]] bool has_pairs() const override { return pairs_; }
   [[nodiscard]] std::string pairs_key() const override {
-    const KeyField& key = file_.key();
     const std::string_view samples(reinterpret_cast<const char*>(selection_.samples.data()),
                                    selection_.samples.size() * sizeof(std::uint32_t));
-    return hash128(std::string(key.begin(), key.end()).append(samples));
+    return hash128(file_.keys().append(samples));
   }
 
   [[nodiscard]] std::int64_t targets(std::int64_t index) const override {
@@ -119,7 +118,7 @@ class Rows final : public TextDataset {
   int sequence_;
   LossOn loss_;
   bool pairs_;
-  TokenFile file_;
+  TokenFiles file_;
   Selection selection_;
   Packing packing_;
   int most_packed_ = 0;
@@ -129,7 +128,7 @@ class Rows final : public TextDataset {
 
 LossOn loss_on(const DataConfig& data) { return data.pairs ? LossOn::assistant : data.loss; }
 
-void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
+void copy_with_labels(LossOn loss, const TokenFiles& file, std::int64_t i,
                       std::span<std::int64_t> tokens, std::span<std::uint8_t> labels) {
   std::ranges::fill(labels, 1);
   file.copy(i, tokens, chooses(file, loss) ? labels : std::span<std::uint8_t>());
@@ -137,7 +136,7 @@ void copy_with_labels(LossOn loss, const TokenFile& file, std::int64_t i,
   std::fill_n(labels.begin(), std::min(labels.size(), first_label(loss, file, i)), 0);
 }
 
-std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std::int64_t length) {
+std::int64_t num_targets(LossOn loss, const TokenFiles& file, std::int64_t i, std::int64_t length) {
   const auto first = static_cast<std::int64_t>(first_label(loss, file, i));
   if (!chooses(file, loss) || length <= first) return std::max<std::int64_t>(0, length - first);
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(length));
@@ -146,7 +145,7 @@ std::int64_t num_targets(LossOn loss, const TokenFile& file, std::int64_t i, std
   return std::ranges::count(labels, 1);
 }
 
-std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file, Selection selection,
+std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFiles file, Selection selection,
                                        std::int64_t seed) {
   return std::make_unique<Rows>(data, std::move(file), std::move(selection), seed);
 }

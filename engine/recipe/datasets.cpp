@@ -91,6 +91,8 @@ constexpr const DataKeys* kJsonl[] = {&kPathKeys,   &kRowKeys,   &kTextKeys,    
 constexpr const DataKeys* kChat[] = {&kPathKeys,   &kRowKeys,   &kTextKeys, &kSampleKeys,
                                      &kRecordKeys, &kCacheKeys, &kChatKeys, &kSubsetKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kClipKeys, &kRowKeys};
+constexpr const DataKeys* kTokens[] = {&kPathKeys,   &kRowKeys,    &kTextKeys,
+                                       &kSampleKeys, &kRecordKeys, &kSubsetKeys};
 /// A mixture reads these itself; its members read the others.
 constexpr const DataKeys* kMixture[] = {&kMixtureKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
                                         &kClipKeys,    &kRowKeys,   &kTextKeys,   &kCacheKeys};
@@ -183,6 +185,18 @@ constexpr DatasetRow kDatasets[] = {
      .text = "the data sets that data.mixture lists, text or images, each by its share",
      .needs_path = false,
      .keys = kMixture},
+    {.name = DatasetName::tokens,
+     .spelling = "tokens",
+     .text = "tokens of text that dstrain data prepare has made; path is a file of them, or a "
+             "folder of *.tokens",
+     .modality = text,
+     .keys = kTokens},
+    {.name = DatasetName::webdataset,
+     .spelling = "webdataset",
+     .text = "images in tar files, as KEY.jpg (.png, .webp) and KEY.cls; path is their folder, "
+             "with val- or test- beside train-, or train-{000000..000146}.tar",
+     .modality = images,
+     .keys = kFiles},
 };
 
 consteval bool datasets_in_order() {
@@ -289,6 +303,7 @@ std::string member_path(std::size_t member, std::string_view path) {
 
 std::vector<std::string> member_names(const DataConfig& data) {
   std::vector<std::string> names;
+  if (data.name != DatasetName::mixture) return names;
   for (const MemberConfig& member : data.mixture) {
     const auto others = std::ranges::count(data.mixture, member.name, &MemberConfig::name);
     const std::string_view name = dataset_row(member.name).spelling;

@@ -62,7 +62,7 @@ struct DatasetRow {
 /// "data.mixture.1.KEY" of "data.KEY".
 [[nodiscard]] std::string member_path(std::size_t member, std::string_view path);
 /// What people read of its members, each another: the name of the data set, with its path where
-/// another has that name, too.
+/// another has that name, too. None where `data` is no mixture.
 [[nodiscard]] std::vector<std::string> member_names(const DataConfig& data);
 
 /// "squad, metamathqa, jsonl or random": those that fit.

@@ -2,6 +2,7 @@
 
 #include "engine/base/day.h"
 #include "engine/recipe/choices.h"
+#include "engine/recipe/datasets.h"
 #include "engine/recipe/rule.h"
 #include "engine/recipe/text.h"
 
@@ -34,7 +35,8 @@ void only_chats_have_turns(const Recipe& r, RuleContext& context) {
 void pairs_are_chats(const Recipe& r, RuleContext& context) {
   if (!r.preference.pairs()) return;
   const std::string loss = fmt::format("{}", spelling(r.preference.loss));
-  if (r.data.name != DatasetName::chat)
+  // Random pairs are there to measure.
+  if (r.data.name != DatasetName::chat && !is_generated(dataset_row(r.data.name)))
     context.error(
         "preference.loss",
         fmt::format("{}, but data.name {} has no pairs of answers", loss, spelling(r.data.name)),

@@ -125,6 +125,58 @@ def texts(folder):
     assert done.returncode == 65 and "data.mixture.2: " in done.stderr + done.stdout and "plain.jsonl" in done.stderr + done.stdout, done
 
 
+def shards(folder):
+    """Raw parts that are prepared and deleted one by one, and what is left as a member of a mixture."""
+    folder.mkdir()
+    write_tokenizer(folder / "tokenizer", [f"{a} and {a * 7}" for a in range(200)], qwen=True)
+    recipe = folder / "raw.yaml"
+    recipe.write_text(f"""
+model:     {{ name: bloom-560m, layers: 1, width: 32, heads: 2, vocab_size: 512 }}
+data:
+  name: jsonl
+  path: "{folder}/raw.jsonl"
+  response: "{{text}}"
+  sequence: 32
+  tokenizer: "{folder}/tokenizer"
+  cache: "{folder}/shards"
+  test_share: 0.1
+batch:     {{ global: 8, micro: 4 }}
+optimizer: {{ lr: 1.0e-3 }}
+parallel:  {{ backend: gloo }}
+run:       {{ steps: 3, evaluate: 3 }}
+""")
+    samples = 0
+    for part in range(3):
+        with open(folder / "raw.jsonl", "w") as file:
+            file.writelines(json.dumps({"text": f"part {part} has line {line}"}) + "\n" for line in range(50))
+        counted = json.loads(run("data", "prepare", recipe, "--json").stdout)
+        samples += sum(split["samples"] for split in counted.values())
+        (folder / "raw.jsonl").unlink()
+    assert samples == 150
+    prepared = ["--set", "data.name=tokens", "--set", f"data.path={folder}/shards", "--set", f"data.cache={folder}/cache"]
+    counted = json.loads(run("data", "prepare", recipe, "--json", *prepared).stdout)
+    assert sum(split["samples"] for split in counted.values()) == 150 and counted["train"]["records"] == 150, counted
+    shown = expect_success(run("data", "show", recipe, "-n", 1, *prepared))
+    assert " has line " in shown and ".tokens: record " in shown, shown
+    said = launch(recipe, folder / "runs", 2, *prepared)
+    assert "has no effect" in said and "test loss" in said, said  # data.response, whose form the files have
+
+    (folder / "more.jsonl").write_text("".join(json.dumps({"q": str(a), "a": str(a)}) + "\n" for a in range(40)))
+    mixed = folder / "mixed.yaml"
+    text = recipe.read_text()
+    begin, end = text.index("  name: jsonl"), text.index("  sequence")
+    mixed.write_text(text[:begin] + f"""  mixture:
+    - {{ name: tokens, path: "{folder}/shards", test_share: 0.1 }}
+    - {{ name: jsonl, path: "{folder}/more.jsonl", prompt: "{{q}}", response: "{{a}}", test_share: 0.1 }}
+""" + text[end:].replace("  test_share: 0.1\n", ""))
+    said = launch(mixed, folder / "mixed", 1, "--set", f"data.cache={folder}/cache")
+    assert "mixture: tokens " in said and "  tokens: loss " in said, said
+
+    write_tokenizer(folder / "other", ["other texts give another tokenizer"], qwen=True)
+    done = run("data", "prepare", recipe, *prepared, "--set", f"data.tokenizer={folder}/other")
+    assert done.returncode == 65 and "its tokens are of another tokenizer" in done.stderr, done
+
+
 def images(folder):
     for name, shift in (("left", 0), ("right", 1)):
         (folder / name).mkdir()
@@ -153,5 +205,6 @@ run:       {{ epochs: 1, evaluate: epoch }}
 with tempfile.TemporaryDirectory() as scratch:
     os.environ["DSTRAIN_CACHE"] = str(pathlib.Path(scratch) / "dstrain")
     texts(pathlib.Path(scratch))
+    shards(pathlib.Path(scratch) / "tokens")
     images(pathlib.Path(scratch))
 print("ok")

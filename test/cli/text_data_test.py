@@ -100,8 +100,8 @@ def only_cache(cache, split_of=1):
     return found
 
 
-def demand_tokens(what, tokenizer, path, prompts, responses, end):
-    got = read_cache(path)
+def demand_tokens(what, tokenizer, paths, prompts, responses, end):
+    got = [sample for path in paths for sample in read_cache(path)]
     assert len(got) == len(prompts), (what, len(got), len(prompts))
     for (tokens, response, _), prompt, answer in zip(got, prompts, responses):
         whole = tokenizer.encode(prompt + answer, add_special_tokens=False).ids
@@ -139,9 +139,10 @@ def squad(scratch, samples, tokenizer, v2, model="bloom"):
         settings = [f"data.path={folder / kind}", f"data.tokenizer={scratch / model}", "data.sequence=128", "data.loss=response"]
         figures, _ = prepare("recipes/bloom/bloom-560m_squad.yaml", cache, settings)
         end = tokenizer.token_to_id("</s>")
-        files = only_cache(cache, 2)
-        by_size = sorted(files, key=lambda f: -f.stat().st_size)
-        for split, path in zip(("train", "dev"), by_size):
+        # A token file of each input file, in their order: 700 and 80 samples, or 300, 400 and 80.
+        files = {len(read_cache(f)): f for f in only_cache(cache, 2 if kind == "json" else 3)}
+        for split, counts in (("train", (700,) if kind == "json" else (300, 400)), ("dev", (80,))):
+            paths = [files[count] for count in counts]
             # JSON groups questions by context, in the order in which contexts come first.
             questions = splits[split]
             order = {}
@@ -150,9 +151,9 @@ def squad(scratch, samples, tokenizer, v2, model="bloom"):
             questions = [q for group in order.values() for q in group] if kind == "json" else questions
             prompts = [f"Question: {q} Context: {c} Answer:" for c, q, _, _ in questions]
             responses = [" " + ("unanswerable" if a is None else a) for _, _, a, _ in questions]
-            demand_tokens(f"squad {suffix} {kind} {split}", tokenizer, path, prompts, responses, end)
+            demand_tokens(f"squad {suffix} {kind} {split}", tokenizer, paths, prompts, responses, end)
             # Samples cut before their answer have nothing left to learn.
-            used = [len(t) for t, r, _ in read_cache(path) if r < 128]
+            used = [len(t) for path in paths for t, r, _ in read_cache(path) if r < 128]
             demand_figures(f"squad {suffix} {kind} {split}", figures["train" if split == "train" else "test"], used, 128)
     print(f"squad {suffix}, {model}: {len(splits['train'])} + {len(splits['dev'])} samples equal")
 
@@ -176,7 +177,7 @@ def metamathqa(scratch, samples, tokenizer):
         settings = [f"data.path={folder / kind}", f"data.tokenizer={scratch / 'qwen'}", "data.sequence=512", "data.test_share=0.1"]
         figures, said = prepare("recipes/qwen/qwen2.5-3b_metamathqa.yaml", cache, settings)
         path, = only_cache(cache)
-        demand_tokens(f"metamathqa {kind}", tokenizer, path, prompts, responses, tokenizer.token_to_id("<|im_end|>"))
+        demand_tokens(f"metamathqa {kind}", tokenizer, [path], prompts, responses, tokenizer.token_to_id("<|im_end|>"))
         assert figures["train"]["samples"] + figures["test"]["samples"] == len(entries), figures
         assert figures["test"]["samples"] % 6 == 0 and 0 < figures["test"]["samples"] < 250, figures  # groups stay together
         assert said.count("tokenised") == 1, said

@@ -1,11 +1,9 @@
 """Data sets of images in Python's and the Hub's forms: pixels, labels and names are those of the binary version and of files, hostile
 pickles run nothing, a subset takes from each class in turn."""
-import json
 import os
 import pathlib
 import pickle
 import struct
-import subprocess
 import sys
 import tempfile
 
@@ -14,35 +12,12 @@ try:
     import numpy
     from PIL import Image
     from parquet_files import classes_of, image_bytes, write_parquet
+    from probe_set import Set, end_probe
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
 
 draw = numpy.random.default_rng(3)
-probe = subprocess.Popen([sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-class Set:
-    """What the probe answers for a data set."""
-
-    def __init__(self, name, path, cache, split="train", label="-", subset=0, seed=0, side=32, code=0):
-        question = f"set {name} {path} {split} {label} {subset} {seed} {side} {cache}\n"
-        probe.stdin.write(question.encode())
-        probe.stdin.flush()
-        self.head = json.loads(probe.stdout.readline())
-        assert self.head["code"] == code, (question, self.head)
-        self.error = self.head.get("error")
-        if code:
-            return
-        count, each = self.head["samples"], 1 + self.head["bytes"]
-        records = numpy.frombuffer(probe.stdout.read(count * each), numpy.uint8).reshape(count, each)
-        self.labels, self.pixels = records[:, 0].tolist(), records[:, 1:]
-        self.notes = " ".join(self.head["notes"])
-
-    def check_same(self, other):
-        assert self.labels == other.labels and (self.pixels == other.pixels).all()
-        for key in ("classes", "names", "side"):
-            assert self.head[key] == other.head[key], (key, self.head, other.head)
 
 
 class Python2(pickle._Pickler):
@@ -265,6 +240,5 @@ with tempfile.TemporaryDirectory() as folder:
     check_food(scratch)
     check_wrong_parquet(scratch)
     check_subset(scratch)
-probe.stdin.close()
-assert probe.wait() == 0
+end_probe()
 print("image sets: ok")

@@ -51,22 +51,22 @@ fs::path cache_file(const TempDir& folder) {
   return found[0];
 }
 
-std::string text_of(const TokenFile& file, std::int64_t i) {
+std::string text_of(const TokenFiles& file, std::int64_t i) {
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(file.length(i)));
   file.copy(i, tokens);
   REQUIRE(tokens.back() == kByteEnd);
   return bytes_of(tokens);
 }
 
-TokenFile open(const DataConfig& data, std::atomic<int>* opened = nullptr,
-               ProgressSink* progress = nullptr) {
+TokenFiles open(const DataConfig& data, std::atomic<int>* opened = nullptr,
+                ProgressSink* progress = nullptr) {
   return open_tokens(data, find_sources(data).train, byte_encoder(opened), progress);
 }
 
 TEST_CASE("samples come back in their order, whatever the batches", "[text]") {
   const TempDir folder;
   write_text(folder / "train.jsonl", lines(1000));
-  const TokenFile file = open(config(folder));
+  const TokenFiles file = open(config(folder));
   REQUIRE(file.size() == 1000);
   for (int i = 0; i < 1000; ++i) {
     REQUIRE(text_of(file, i) ==
@@ -116,7 +116,7 @@ TEST_CASE("a changed byte anywhere in the cache is found and the file made again
     bad[at] = static_cast<char>(bad[at] ^ 0x10);
     write_text(path, bad);
     Heard heard;
-    const TokenFile file = open(data, &opened, &heard);
+    const TokenFiles file = open(data, &opened, &heard);
     CAPTURE(at);
     // Only the bytes that fill up the tokens do not matter.
     if (opened == expected) {
@@ -182,7 +182,7 @@ TEST_CASE("a token that only rotted later is an error, not a wrong row", "[text]
   const DataConfig data = config(folder);
   static_cast<void>(open(data));
   const fs::path path = cache_file(folder);
-  TokenFile file = open(data);
+  TokenFiles file = open(data);
   std::fstream out(path, std::ios::in | std::ios::out | std::ios::binary);
   out.seekp(sizeof(TokenFileHeader) + 1);
   out.put('\x7f');

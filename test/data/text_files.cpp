@@ -55,7 +55,7 @@ DataConfig text_config(DatasetName name, const std::filesystem::path& path,
 
 text::EncoderSource byte_encoder(std::atomic<int>* opened) {
   text::EncoderSource source;
-  source.hash = "bytes";
+  source.hash = source.tokenizer = "bytes";
   source.open = [opened] {
     if (opened != nullptr) ++*opened;
     text::Encoder encoder;

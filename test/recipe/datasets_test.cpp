@@ -67,9 +67,9 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
 
 TEST_CASE("a data set that does not fit the model is one error, which names those that fit",
           "[recipe]") {
-  CHECK(datasets_of(Modality::text) == "squad, metamathqa, jsonl, chat, random or mixture");
+  CHECK(datasets_of(Modality::text) == "squad, metamathqa, jsonl, chat, random, mixture or tokens");
   CHECK(datasets_of(Modality::images) ==
-        "digits, cifar10, cifar100, images, food101, frames, random or mixture");
+        "digits, cifar10, cifar100, images, food101, frames, random, mixture or webdataset");
   // The rest is said of data that fit.
   for (const std::string& line : without_effect(DatasetName::squad, Modality::images))
     CHECK((line.starts_with("data.samples") || line.ends_with("takes images") ||

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -13,6 +14,7 @@
 #include "engine/data/images/image_pack.h"
 #include "engine/data/images/image_resize.h"
 #include "engine/data/images/parquet_images.h"
+#include "engine/data/images/tar_index.h"
 #include "engine/data/text/progress_sink.h"
 
 namespace dstrain::formats {
@@ -62,10 +64,9 @@ class ImageFiles final : public ImageDataset {
   [[nodiscard]] std::int64_t stored_bytes(std::int64_t index) const override {
     std::int64_t bytes = 0;
     for (int frame = 0; frame < list_.frames; ++frame) {
-      bytes += pack_ ? pack_->stored_bytes(index, frame)
-                     : std::ssize(read_file(
-                           list_.path(list_.items.at(static_cast<std::size_t>(index)), frame),
-                           kMaxFileBytes));
+      bytes += pack_
+                   ? pack_->stored_bytes(index, frame)
+                   : std::ssize(list_.read(list_.items.at(static_cast<std::size_t>(index)), frame));
     }
     return bytes;
   }
@@ -76,8 +77,7 @@ class ImageFiles final : public ImageDataset {
       return StoredImage{.bytes = *bytes, .label = pack_->label(index)};
     }
     const ImageList::Item& item = list_.items.at(static_cast<std::size_t>(index));
-    return StoredImage{.owned = read_file(list_.path(item, frame), kMaxFileBytes),
-                       .label = item.label};
+    return StoredImage{.owned = list_.read(item, frame), .label = item.label};
   }
   [[nodiscard]] const SquareResize* square() const override {
     return stored_ == Stored::square ? &resize_ : nullptr;
@@ -119,14 +119,27 @@ int square_side(const DataConfig& data, int image_size) {
 }  // namespace
 
 std::filesystem::path ImageList::path(const Item& item, int frame) const {
+  if (item.archive >= 0) return archives->at(static_cast<std::size_t>(item.archive)).path();
   return root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
+}
+
+std::string ImageList::name(const Item& item, int frame) const {
+  const std::string file = path(item, frame).string();
+  return item.archive < 0 ? file : fmt::format("{}: {}", file, item.file);
+}
+
+std::string ImageList::read(const Item& item, int frame) const {
+  if (item.archive < 0) return read_file(path(item, frame), kMaxFileBytes);
+  if (std::cmp_greater(item.bytes, kMaxFileBytes))
+    throw Error(ErrorKind::data,
+                fmt::format("{}: {} bytes are no image", name(item, frame), item.bytes));
+  return archives->at(static_cast<std::size_t>(item.archive)).read(item.offset, item.bytes);
 }
 
 ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request,
                             std::string* file) const {
-  const auto file_path = path(item, frame);
-  std::string bytes = read_file(file_path, kMaxFileBytes);
-  ImagePart part = decode_part(bytes, request, file_path.string());
+  std::string bytes = read(item, frame);
+  ImagePart part = decode_part(bytes, request, name(item, frame));
   if (file != nullptr) *file = std::move(bytes);
   return part;
 }

@@ -16,10 +16,19 @@ std::string size_and_time(const std::filesystem::path& file) {
 
 std::string ListSource::made_from() const {
   std::string text;
+  std::int32_t last = -1;
   const auto add = [&](const std::string& file, int label) {
     text += fmt::format("{} {} {}\n", file, label, size_and_time(list_.root / file));
   };
   for (const auto& item : list_.items) {
+    if (item.archive >= 0) {
+      const std::filesystem::path archive = list_.path(item, 0);
+      if (item.archive != last)
+        text += fmt::format("{} {}\n", archive.string(), size_and_time(archive));
+      last = item.archive;
+      text += fmt::format("{} {} {}\n", item.offset, item.bytes, item.label);
+      continue;
+    }
     if (item.frames.empty()) add(item.file, item.label);
     for (const std::string& frame : item.frames) add(frame, item.label);
   }

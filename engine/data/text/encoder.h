@@ -49,7 +49,8 @@ struct Encoder {
 
 /// An encoder that is opened only where there are texts to encode.
 struct EncoderSource {
-  std::string hash;  ///< equal for encoders that give equal tokens
+  std::string hash;       ///< equal for encoders that give equal tokens
+  std::string tokenizer;  ///< the part of it that is of the tokenizer's files
   std::function<Encoder()> open;
 };
 

@@ -16,13 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::int64_t kNewestNs = 2'000'000'000;
-constexpr std::uint64_t kLargestStamp = 4096;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
 std::optional<std::string> stamp_of(const fs::path& file) {
-  struct stat status{};
+  struct stat status {};
   if (::stat(file.c_str(), &status) != 0) return std::nullopt;
   const std::int64_t modified = status.st_mtim.tv_sec * kSecondNs + status.st_mtim.tv_nsec;
   const std::int64_t changed = status.st_ctim.tv_sec * kSecondNs + status.st_ctim.tv_nsec;
@@ -34,11 +33,12 @@ std::optional<std::string> stamp_of(const fs::path& file) {
                      std::int64_t{status.st_size}, modified, changed);
 }
 
-std::optional<std::string> read_stamped(const fs::path& stamp_file, const std::string& stamp) {
+std::optional<std::string> read_stamped(const fs::path& stamp_file, const std::string& stamp,
+                                        std::uint64_t limit) {
   std::string text;
   try {
     if (!path_exists(stamp_file)) return std::nullopt;
-    text = read_file(stamp_file, kLargestStamp);
+    text = read_file(stamp_file, limit);
   } catch (const Error&) {
     return std::nullopt;  // only saves time
   }

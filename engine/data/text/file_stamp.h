@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -11,10 +12,11 @@ namespace dstrain::text {
 /// the clock of a file system may be that coarse.
 [[nodiscard]] std::optional<std::string> stamp_of(const std::filesystem::path& file);
 
-/// The content of a stamp file that was written for `stamp`; nothing when it is missing, broken or
-/// of another stamp.
+/// The content, a line, of a stamp file that was written for `stamp`; nothing when it is missing,
+/// broken, larger than `limit` or of another stamp.
 [[nodiscard]] std::optional<std::string> read_stamped(const std::filesystem::path& stamp_file,
-                                                      const std::string& stamp);
+                                                      const std::string& stamp,
+                                                      std::uint64_t limit = 4096);
 /// Remembers `content` for `stamp`; does nothing where it cannot write.
 void write_stamped(const std::filesystem::path& stamp_file, const std::string& stamp,
                    const std::string& content);

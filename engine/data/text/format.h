@@ -24,9 +24,10 @@ struct TextFormat {
   bool answers = false;                ///< its records say the right ones, and maybe a rule
   bool chat = false;                   ///< its samples are Qwen2.5's chats, in words
   std::string_view record = "record";  ///< what a record of its files is called
+  bool prepared = false;               ///< its files hold tokens, not text
 };
 
-extern const TextFormat kSquad, kMetaMathQa, kJsonl, kChat;
+extern const TextFormat kSquad, kMetaMathQa, kJsonl, kChat, kTokens;
 
 /// The format that data.name is.
 [[nodiscard]] const TextFormat& text_format(const DataConfig& data);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -16,7 +17,7 @@ namespace {
 /// The groups of lower hash are held out; the records, where all are of one group.
 class HeldOut {
  public:
-  HeldOut(const TokenFile& file, double share) {
+  HeldOut(const TokenFiles& file, double share) {
     if (share <= 0 || file.size() == 0) return;
     for (std::int64_t i = 1; i < file.size() && one_group_; ++i) {
       one_group_ = file.sample(i).group == file.sample(0).group;
@@ -26,12 +27,12 @@ class HeldOut {
     // 2^64 * share, below 2^64 since share < 1.
     limit_ = std::max(static_cast<std::uint64_t>(std::ldexp(share, 64)), lowest + 1);
   }
-  [[nodiscard]] bool contains(const TokenFile::Sample& sample) const {
+  [[nodiscard]] bool contains(const TokenFiles::Sample& sample) const {
     return hash(sample) < limit_;
   }
 
  private:
-  [[nodiscard]] std::uint64_t hash(const TokenFile::Sample& sample) const {
+  [[nodiscard]] std::uint64_t hash(const TokenFiles::Sample& sample) const {
     return one_group_ ? hash64(std::as_bytes(std::span(&sample.record, 1))) : sample.group;
   }
 
@@ -40,7 +41,7 @@ class HeldOut {
 };
 
 /// First token of sample `i` that data.loss trains, unless it is all.
-std::int64_t first_answer(const DataConfig& data, const TokenFile& file, std::int64_t i) {
+std::int64_t first_answer(const DataConfig& data, const TokenFiles& file, std::int64_t i) {
   if (data.loss == LossOn::response || !file.summary().marked) return file.sample(i).response;
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(file.length(i)));
   std::vector<std::uint8_t> trained(tokens.size());
@@ -50,9 +51,14 @@ std::int64_t first_answer(const DataConfig& data, const TokenFile& file, std::in
 
 }  // namespace
 
-Selection select(const DataConfig& data, const SourceFiles& sources, const TokenFile& file,
+Selection select(const DataConfig& data, const SourceFiles& sources, const TokenFiles& file,
                  Part part) {
   const TokenFileSummary& summary = file.summary();
+  if (file.size() > std::numeric_limits<std::uint32_t>::max())
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{}: {} samples, more than a run can tell apart", data.path, file.size()),
+        "make samples longer, or use fewer files");
   if (data.bad_record == BadRecord::stop && summary.num_problems > 0) {
     throw_problem(data, sources, summary);
   }
@@ -67,7 +73,7 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
   const std::int64_t together = data.pairs ? 2 : 1;  // samples that stay together
   const std::int64_t max = data.subset == 0 ? file.size() : data.subset * together;
   for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < max; i += together) {
-    const TokenFile::Sample& sample = file.sample(i);
+    const TokenFiles::Sample sample = file.sample(i);
     if (part != Part::whole && held_out.contains(sample) != (part == Part::held_out)) continue;
     const std::int64_t length = data.pairs ? file.length(i) + file.length(i + 1) : file.length(i);
     if (length > data.sequence) {

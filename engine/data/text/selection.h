@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/data/text/source_files.h"
-#include "engine/data/text/token_file.h"
+#include "engine/data/text/token_files.h"
 
 namespace dstrain::text {
 
@@ -30,7 +30,7 @@ enum class Part {
 /// response is left out when only the response is trained. Error{data} where data.too_long or
 /// data.bad_record says stop.
 [[nodiscard]] Selection select(const DataConfig& data, const SourceFiles& sources,
-                               const TokenFile& file, Part part);
+                               const TokenFiles& file, Part part);
 
 /// "data, train: 87,599 samples, 12 cut to 512 tokens, 3 left out: first at FILE: record 17: ..."
 [[nodiscard]] std::string describe(const DataConfig& data, const char* split,

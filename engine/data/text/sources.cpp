@@ -6,7 +6,7 @@
 namespace dstrain::text {
 namespace {
 
-constexpr const TextFormat* kTextFormats[] = {&kSquad, &kMetaMathQa, &kJsonl, &kChat};
+constexpr const TextFormat* kTextFormats[] = {&kSquad, &kMetaMathQa, &kJsonl, &kChat, &kTokens};
 
 }  // namespace
 

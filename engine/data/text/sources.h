@@ -10,6 +10,7 @@ namespace dstrain::text {
 ///   validation-*.parquet, in it or its plain_text/ or squad_v2/; or the training file itself;
 /// - metamathqa: MetaMathQA-395K.json (or MetaMathQA*.json), or *.parquet, or their folder;
 /// - jsonl: a file, or the folder with train.jsonl and maybe test.jsonl;
+/// - tokens: a file of tokens, or the folder with *.tokens;
 /// - chat: a file, or the folder with train.jsonl, train.json or train-*.parquet and maybe a test.
 [[nodiscard]] Sources find_sources(const DataConfig& data);
 

@@ -17,7 +17,9 @@ OpenSplit open_split(const DataConfig& data, bool test, const EncoderSource& enc
   const bool own_test = !sources.test.files.empty();
   const SourceFiles& files = own_test && test ? sources.test : sources.train;
   const Part part = own_test ? Part::whole : test ? Part::held_out : Part::train;
-  TokenFile file = open_tokens(data, files, encoder, progress);
+  TokenFiles file = text_format(data).prepared
+                        ? open_prepared(files.files, encoder.tokenizer)
+                        : open_tokens(data, files, encoder, progress, own_test && test);
   Selection selection = select(data, files, file, part);
   const char* name = test ? "test" : "train";
   if (selection.samples.empty()) {

@@ -6,14 +6,14 @@
 #include "engine/data/text/progress_sink.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text/source_files.h"
-#include "engine/data/text/token_file.h"
+#include "engine/data/text/token_files.h"
 
 namespace dstrain::text {
 
 /// One split, tokenised, and its samples that are used.
 struct OpenSplit {
   SourceFiles sources;
-  TokenFile file;
+  TokenFiles file;
   Selection selection;
   bool shares_file = false;  ///< with the other split
 };

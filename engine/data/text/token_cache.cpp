@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 /// Raised whenever the same files, tokenizer and options give other tokens, or the file another
 /// layout.
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -34,27 +34,30 @@ std::string_view contents_of(std::string_view kind) {
   return kind == "tokens" ? "tokenised data" : "packed images";
 }
 
-/// Everything that the tokens depend on.
-std::string key_of(const DataConfig& data, const SourceFiles& sources, const EncoderSource& encoder,
-                   const fs::path& folder) {
+/// Everything that the tokens depend on but the file.
+std::string form_of(const DataConfig& data, const SourceFiles& sources,
+                    const EncoderSource& encoder) {
   std::string key = fmt::format("{}\n{}\n{}\n", kFormat, spelling(data.name), encoder.hash);
   if (sources.unanswerable) key += "unanswerable\n";
   if (reads(dataset_row(data.name), "data.prompt")) {
     key += fmt::format("{} {}\n{}{}\n", data.prompt.size(), data.response.size(), data.prompt,
                        data.response);
   }
-  for (const fs::path& file : sources.files) key += content_hash(file, folder) + "\n";
   return hash128(key);
 }
 
 TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
-                       const EncoderSource& source, const fs::path& path, const KeyField& key,
-                       const Tell& tell) {
+                       const EncoderSource& source, bool test, const fs::path& path,
+                       const KeyField& key, const Tell& tell) {
   const Encoder encoder = source.open();
   constexpr std::int64_t kMaxShort = 65536;
   const bool is_short = encoder.vocab_size <= kMaxShort && !encoder.append_chat;
   TokenFileWriter writer(path, key, is_short ? 2 : 4);
   TokenFileSummary summary = tokenise(data, sources, encoder, writer, tell);
+  summary.tokenizer = source.tokenizer;
+  summary.set = data.pairs ? std::string(kPairsSet) : std::string(spelling(data.name));
+  summary.form = form_of(data, sources, source);
+  summary.test = test;
   writer.finish(summary);
   return summary;
 }
@@ -83,11 +86,16 @@ fs::path make_cache_folder(const DataConfig& data, const char* kind) {
   return folder;
 }
 
-TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
-                      const EncoderSource& encoder, ProgressSink* progress) {
+namespace {
+
+/// The tokens of the one file of `source`.
+TokenFile open_one(const DataConfig& data, const SourceFiles& source, const EncoderSource& encoder,
+                   ProgressSink* progress, bool test) {
   const fs::path folder = make_cache_folder(data);
-  const std::string first = sources.files.front().filename().string();
-  const std::string made_from = key_of(data, sources, encoder, folder);
+  const std::string first = source.files.front().filename().string();
+  const std::string made_from =
+      hash128(fmt::format("{}\n{}\n{}", form_of(data, source, encoder),
+                          content_hash(source.files.front(), folder), test ? "test" : "train"));
   const KeyField key = key_field(made_from);
   const fs::path path = folder / fmt::format("{}-{}.tokens", spelling(data.name), made_from);
   std::string problem;
@@ -101,7 +109,7 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
   if (lock.held()) BuildFile::remove_leftovers(path);
   const auto begin = std::chrono::steady_clock::now();
   const TokenFileSummary summary =
-      build(data, sources, encoder, path, key, [&](double share, const std::string& text) {
+      build(data, source, encoder, test, path, key, [&](double share, const std::string& text) {
         lock.report(share, text);
         if (progress != nullptr) progress->progress(share, text);
       });
@@ -120,6 +128,19 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
                                format_duration(seconds), path.string()));
   }
   return std::move(*file);
+}
+
+}  // namespace
+
+TokenFiles open_tokens(const DataConfig& data, const SourceFiles& sources,
+                       const EncoderSource& encoder, ProgressSink* progress, bool test) {
+  std::vector<TokenFile> files;
+  for (const fs::path& file : sources.files) {
+    SourceFiles one = sources;
+    one.files = {file};
+    files.push_back(open_one(data, one, encoder, progress, test));
+  }
+  return TokenFiles(std::move(files));
 }
 
 }  // namespace dstrain::text

@@ -32,12 +32,19 @@ std::optional<TokenFile> TokenFile::open(const fs::path& path, const KeyField& k
     return std::nullopt;
   }
   TokenFile file(path);
-  problem = file.check(key);
+  problem = file.check(&key);
   if (!problem.empty()) return std::nullopt;
   return file;
 }
 
-std::string TokenFile::check(const KeyField& key) {
+std::optional<TokenFile> TokenFile::open_any(const fs::path& path, std::string& problem) {
+  TokenFile file(path);
+  problem = file.check(nullptr);
+  if (!problem.empty()) return std::nullopt;
+  return file;
+}
+
+std::string TokenFile::check(const KeyField* key) {
   const auto bytes = file_.bytes();
   if (bytes.size() < sizeof(header_)) return "it is cut off";
   std::memcpy(&header_, bytes.data(), sizeof(header_));
@@ -48,7 +55,7 @@ std::string TokenFile::check(const KeyField& key) {
       h.summary_bytes > kMax) {
     return "its header is damaged";
   }
-  if (h.key != key) return kOtherKey;
+  if (key != nullptr && h.key != *key) return kOtherKey;
   const std::uint64_t token_bytes = h.tokens * h.token_bytes;
   const std::uint64_t index_at = sizeof(h) + (token_bytes + 7) / 8 * 8;
   const std::uint64_t index_bytes = h.samples * sizeof(Sample);

@@ -36,6 +36,9 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+/// TokenFileSummary::set of pairs of answers (data.pairs).
+inline constexpr const char* kPairsSet = "pairs of chat";
+
 /// What the file says about itself.
 struct TokenFileSummary {
   /// Per input file: records in those before it, and the last one.
@@ -47,6 +50,10 @@ struct TokenFileSummary {
   std::uint32_t end = 0;          ///< token that closes a sample
   std::uint32_t highest = 0;      ///< token of a sample
   std::int64_t highest_record = 0;
+  std::string tokenizer;              ///< EncoderSource::tokenizer that it was made with
+  std::string set;                    ///< the data set, such as "chat", or kPairsSet
+  std::string form;                   ///< hash of how its records became samples
+  bool test = false;                  ///< its source is a test split
   bool marked = false;                ///< tokens have kTrainedMark where they are trained
   std::int64_t special_texts = 0;     ///< records with special tokens in what messages say
   std::int64_t special_record = 0;    ///< the first of them
@@ -70,6 +77,8 @@ class TokenFile {
   /// done.
   static std::optional<TokenFile> open(const std::filesystem::path& path, const KeyField& key,
                                        std::string& problem);
+  /// The same of whatever it was made from.
+  static std::optional<TokenFile> open_any(const std::filesystem::path& path, std::string& problem);
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(index_.size()); }
   [[nodiscard]] const Sample& sample(std::int64_t i) const {
@@ -92,7 +101,7 @@ class TokenFile {
 
  private:
   explicit TokenFile(const std::filesystem::path& path) : path_(path), file_(path) {}
-  std::string check(const KeyField& key);
+  std::string check(const KeyField* key);
   [[nodiscard]] std::uint64_t begin(std::int64_t i) const { return i == 0 ? 0 : sample(i - 1).end; }
 
   std::filesystem::path path_;

@@ -19,6 +19,10 @@ std::string format_summary(const TokenFileSummary& s) {
                {"end", s.end},
                {"highest", s.highest},
                {"highest_record", s.highest_record},
+               {"tokenizer", s.tokenizer},
+               {"set", s.set},
+               {"form", s.form},
+               {"test", s.test},
                {"marked", s.marked},
                {"special_texts", s.special_texts},
                {"special_record", s.special_record}};
@@ -40,6 +44,10 @@ bool parse_summary(std::string_view text, TokenFileSummary& s) {
     json.at("end").get_to(s.end);
     json.at("highest").get_to(s.highest);
     json.at("highest_record").get_to(s.highest_record);
+    json.at("tokenizer").get_to(s.tokenizer);
+    json.at("set").get_to(s.set);
+    json.at("form").get_to(s.form);
+    json.at("test").get_to(s.test);
     json.at("marked").get_to(s.marked);
     json.at("special_texts").get_to(s.special_texts);
     json.at("special_record").get_to(s.special_record);

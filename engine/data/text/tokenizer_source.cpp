@@ -100,6 +100,7 @@ EncoderSource tokenizer_source(const DataConfig& data, const std::string& model_
   EncoderSource source;
   source.hash = content_hash(file, memory);
   if (path_exists(config)) source.hash += content_hash(config, memory);
+  source.tokenizer = source.hash;
   if (data.name == DatasetName::chat) source.hash += chat_key(data, file, memory);
   source.open = [data, file] { return open_encoder(data, file); };
   return source;
