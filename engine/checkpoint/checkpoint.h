@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/saved_layout.h"
 #include "engine/mesh/pieces.h"
 #include "engine/store/store.h"
 
@@ -40,7 +41,11 @@ struct CheckpointPart {
   using Read = std::function<void(Range range, std::span<float> into)>;
 
   std::vector<Piece> pieces;
-  std::vector<Read> reads;         ///< one per piece
+  std::vector<Read> reads;  ///< one per piece
+  /// The layout that gives the first of the pieces, and this rank's places in it (saved_layout.h):
+  /// such pieces need no lines of their own in the manifest. Null: it lists all.
+  std::shared_ptr<const SavedLayout> layout = nullptr;
+  std::vector<SavedPlace> places = {};
   std::int64_t copied_values = 0;  ///< that the part holds itself
   bool live = false;  ///< some values are read where training changes them: let it wait
 

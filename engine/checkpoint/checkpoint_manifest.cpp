@@ -12,23 +12,21 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
+#include "engine/checkpoint/checkpoint_boxes.h"
 #include "engine/mesh/pieces.h"
 
 namespace dstrain {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kFormat = "dstrain-checkpoint";
-constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kMost = std::int64_t{1}
                                << 60;  ///< elements or steps; 4 x 2^60 bytes still fit
 constexpr std::size_t kDepth = 8;
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxStates = 64;  ///< of an optimizer
 constexpr std::size_t kHashDigits = 32;
-constexpr std::string_view kBeforeHash = ",\n\"hash\": \"";
-constexpr std::string_view kAfterHash = "\"}\n";
 
 std::string hash_of(std::string_view text) {
   FileHash hash;
@@ -45,18 +43,46 @@ class Parser {
 
   Manifest manifest() {
     check_hash();
-    const Json json = parse();
+    const Json json = parse(text_.size());
     if (!json.is_object()) fail("is not a JSON object");
-    if (text(json, "format") != kFormat) fail("is not a checkpoint of dstrain");
+    if (text(json, "format") != kManifestFormat) fail("is not a checkpoint of dstrain");
     version_ = integer(json, "version", 0, kMost);
-    if (version_ < 1 || version_ > kVersion) {
+    if (version_ < 1 || version_ > kManifestVersion) {
       fail(fmt::format("has format version {}, this dstrain reads versions 1 to {}", version_,
-                       kVersion));
+                       kManifestVersion));
     }
-    Manifest manifest{.state = state(object(json, "state")), .files = {}, .tensors = {}};
+    Manifest manifest;
+    manifest.state = state(object(json, "state"));
+    if (version_ >= 3) layouts(json, manifest);
     files(array(json, "files"), manifest);
     tensors(array(json, "tensors"), manifest);
+    if (!manifest.layouts.empty()) manifest.boxes_hash = hash(json, "boxes_hash");
     return manifest;
+  }
+
+  Vote vote() {
+    const Json json = parse(text_.size());
+    version_ = kManifestVersion;
+    Manifest manifest;
+    files(Json::array({json}), manifest, /*is_vote=*/true);
+    Vote vote{.step = integer(json, "step", 0, kMost),
+              .file = std::move(manifest.files.at(0)),
+              .data = manifest.file_layouts.at(0).data,
+              .layout = {},
+              .places = manifest.file_layouts[0].places,
+              .tensors = {}};
+    manifest.files = {vote.file};
+    if (json.contains("layout")) vote.layout = hash(json, "layout");
+    if (json.contains("tensors")) tensors(array(json, "tensors"), manifest);
+    vote.tensors = std::move(manifest.tensors);
+    return vote;
+  }
+
+  SavedLayout layout() {
+    const Json json = parse(text_.size());
+    SavedLayout layout;
+    for (const Json& item : array(json, "groups")) layout.push_back(group(item));
+    return layout;
   }
 
  private:
@@ -86,12 +112,12 @@ class Parser {
 
   /// The hash proves that the file is as written, not who wrote it: depth, keys and values are
   /// bounded all the same.
-  [[nodiscard]] Json parse() const {
+  [[nodiscard]] Json parse(std::size_t bytes) const {
     constexpr std::size_t kBytesPerValue = 2;  // of a list of digits, more of anything else
     return parse_json(text_, where_,
                       {.bytes = static_cast<std::uint64_t>(kManifestLimit),
                        .depth = kDepth,
-                       .values = 1000 + text_.size() / kBytesPerValue,
+                       .values = 1000 + bytes / kBytesPerValue,
                        .unique_keys = true,
                        .kind = ErrorKind::checkpoint});
   }
@@ -160,10 +186,141 @@ class Parser {
     return state;
   }
 
-  void files(const Json& list, Manifest& manifest) {
+  std::string hash(const Json& json, const char* key) const {
+    std::string hash = text(json, key);
+    const bool digits = hash.size() == kHashDigits && std::ranges::all_of(hash, [](char c) {
+                          return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+                        });
+    if (!digits) fail(fmt::format("has a '{}' that is not {} hex digits", key, kHashDigits));
+    return hash;
+  }
+
+  Range range(const Json& json, const char* key, std::int64_t most) const {
+    const Json& list = array(json, key);
+    if (list.size() != 2) fail(fmt::format("has a '{}' that is not two numbers", key));
+    const Range range{number(list[0], key, 0, most), number(list[1], key, 0, most)};
+    if (range.end < range.begin) fail(fmt::format("has a '{}' that ends before it begins", key));
+    return range;
+  }
+
+  std::vector<std::int64_t> shape(const Json& list, const std::string& name) const {
+    if (!list.is_array()) fail(fmt::format("gives '{}' no shape", name));
+    std::vector<std::int64_t> shape;
+    for (const Json& dim : list) shape.push_back(number(dim, "shape", 0, kMost));
+    if (num_elements(shape) < 0)
+      fail(fmt::format("gives '{}' a shape of more than 2^60 elements", name));
+    return shape;
+  }
+
+  Piece part(const Json& item) const {
+    if (!item.is_array() || (item.size() != 2 && item.size() != 6) || !item[0].is_string())
+      fail("has a part of a parameter that is not [name, shape] with four edges or none");
+    Piece part(item[0].get<std::string>(), shape(item[1], item[0].get<std::string>()));
+    if (part.numel() == 0) fail(fmt::format("has a part of '{}' without elements", part.name));
+    if (item.size() == 2) return part;
+    const auto edge = [&](std::size_t i) { return number(item[i], "parts", 0, kMost); };
+    const Range rows{edge(2), edge(3)}, columns{edge(4), edge(5)};
+    if (rows.empty() || rows.end > part.rows.end || columns.empty() ||
+        columns.end > part.columns.end) {
+      fail(fmt::format("gives '{}' of {} rows and {} columns the {}", part.name, part.rows.end,
+                       part.columns.end, box_text(rows, columns)));
+    }
+    part.rows = rows;
+    part.columns = columns;
+    return part;
+  }
+
+  SavedGroup group(const Json& json) const {
+    SavedGroup group;
+    group.padded = integer(json, "padded", 1, kMost);
+    group.shards = static_cast<int>(integer(json, "shards", 1, kMaxRanks));
+    group.holders = static_cast<int>(integer(json, "holders", 1, kMaxRanks));
+    group.place = to_index(integer(json, "place", 0, kMaxStates));
+    if (group.padded % group.shards != 0) {
+      fail(
+          fmt::format("divides a group of {} elements into {} shards", group.padded, group.shards));
+    }
+    std::int64_t end = 0;
+    std::size_t rules = 0;
+    for (const Json& item : array(json, "parameters")) {
+      SavedParameter parameter{.offset = integer(item, "offset", end, group.padded),
+                               .parts = {},
+                               .rule = to_index(integer(item, "rule", 0, kMaxStates))};
+      end = parameter.offset;
+      for (const Json& one : array(item, "parts")) {
+        parameter.parts.push_back(part(one));
+        if (parameter.parts.back().numel() > group.padded - end) {
+          fail(fmt::format("puts '{}' behind the end of its group of {} elements",
+                           parameter.parts.back().name, group.padded));
+        }
+        end += parameter.parts.back().numel();
+      }
+      rules = std::max(rules, parameter.rule + 1);
+      group.parameters.push_back(std::move(parameter));
+    }
+    for (const Json& item : array(json, "states")) {
+      SavedState state{.range = range(item, "range", group.padded), .prefixes = {}};
+      for (const Json& prefix : array(item, "prefixes")) {
+        if (!prefix.is_string()) fail("'prefixes' holds what is not a string");
+        state.prefixes.push_back(prefix.get<std::string>());
+      }
+      if (state.prefixes.size() < rules) {
+        fail(fmt::format("names a state for {} of {} rules", state.prefixes.size(), rules));
+      }
+      group.states.push_back(std::move(state));
+    }
+    if (std::cmp_greater(group.states.size(), kMaxStates))
+      fail(fmt::format("has a group of {} states", group.states.size()));
+    return group;
+  }
+
+  void layouts(const Json& json, Manifest& manifest) const {
+    const auto num_files = static_cast<std::int64_t>(array(json, "files").size());
+    for (const Json& item : array(json, "groups")) {
+      manifest.groups.push_back(group(item));
+      const SavedGroup& last = manifest.groups.back();
+      if (last.shards > num_files || last.holders > num_files / last.shards) {
+        fail(fmt::format("divides a group among {} x {} ranks, it lists {} files", last.shards,
+                         last.holders, num_files));
+      }
+    }
+    for (const Json& list : array(json, "layouts")) {
+      if (!list.is_array()) fail("has a layout that is not a list of groups");
+      std::vector<std::size_t> layout;
+      for (const Json& item : list) {
+        layout.push_back(to_index(
+            number(item, "layouts", 0, static_cast<std::int64_t>(manifest.groups.size()) - 1)));
+        if (std::ranges::count(layout, layout.back()) > 1) fail("has a layout with a group twice");
+      }
+      manifest.layouts.push_back(std::move(layout));
+    }
+  }
+
+  /// What a file has of a layout; a vote names the layout by its hash.
+  FileLayout file_layout(const Json& item, const FileRecord& file, const Manifest& manifest,
+                         bool is_vote) const {
+    FileLayout held;
+    if (!item.contains("layout")) return held;
+    held.data = integer(item, "data", 0, file.bytes);
+    for (const Json& place : array(item, "at")) {
+      if (!place.is_array() || place.size() != 2)
+        fail(fmt::format("gives {} a place that is not two numbers", file.name));
+      held.places.push_back({static_cast<int>(number(place[0], "at", 0, kMaxRanks)),
+                             static_cast<int>(number(place[1], "at", 0, kMaxRanks))});
+    }
+    if (is_vote) return held;
+    held.layout = to_index(
+        integer(item, "layout", 0, static_cast<std::int64_t>(manifest.layouts.size()) - 1));
+    for (const std::size_t group : manifest.layouts[held.layout]) {
+      if (manifest.groups[group].place >= held.places.size())
+        fail(fmt::format("gives {} {} places, its layout has more", file.name, held.places.size()));
+    }
+    return held;
+  }
+
+  void files(const Json& list, Manifest& manifest, bool is_vote = false) {
     for (const Json& item : list) {
-      FileRecord file{text(item, "name"), integer(item, "bytes", 0, 4 * kMost - 1),
-                      text(item, "hash")};
+      FileRecord file{text(item, "name"), integer(item, "bytes", 0, 4 * kMost - 1), {}};
       const bool plain = !file.name.empty() && file.name.size() <= 255 &&
                          file.name.front() != '.' && file.name != run_file::kManifest &&
                          std::ranges::all_of(file.name, [](char c) {
@@ -172,15 +329,12 @@ class Parser {
                          });
       if (!plain)
         fail(fmt::format("names the file {}, which is not a plain name", shown_json(file.name)));
-      const bool digits =
-          file.hash.size() == kHashDigits && std::ranges::all_of(file.hash, [](char c) {
-            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-          });
-      if (!digits)
-        fail(fmt::format("gives {} a hash that is not {} hex digits", file.name, kHashDigits));
+      file.hash = hash(item, "hash");
       if (!file_index_.emplace(file.name, manifest.files.size()).second) {
         fail(fmt::format("names the file {} twice", file.name));
       }
+      if (version_ >= 3)
+        manifest.file_layouts.push_back(file_layout(item, file, manifest, is_vote));
       manifest.files.push_back(std::move(file));
     }
   }
@@ -193,10 +347,7 @@ class Parser {
         fail(fmt::format("has the tensor '{}' twice", tensor.name));
       if (text(item, "dtype") != "F32")
         fail(fmt::format("stores '{}' in a type other than F32", tensor.name));
-      for (const Json& dim : array(item, "shape"))
-        tensor.shape.push_back(number(dim, "shape", 0, kMost));
-      if (num_elements(tensor.shape) < 0)
-        fail(fmt::format("gives '{}' a shape of more than 2^60 elements", tensor.name));
+      tensor.shape = shape(array(item, "shape"), tensor.name);
       const Piece whole(tensor.name, tensor.shape);
       if (version_ == 1) {
         for (const Json& slice : array(item, "slices")) add_slice(slice, whole, manifest, tensor);
@@ -263,132 +414,32 @@ class Parser {
   std::map<std::string, std::size_t> file_index_;
 };
 
-/// Goes down the rows of a tensor from one edge of a box to the next and keeps the boxes that the
-/// rows between two edges meet: they must stand side by side without a gap.
-class CoverageCheck {
- public:
-  CoverageCheck(const StoredTensor& tensor, const std::string& where)
-      : tensor_(tensor), whole_(tensor.name, tensor.shape), where_(where) {}
-
-  /// The boxes are sorted by their first rows, none is empty or outside of the tensor.
-  void run() {
-    if (whole_.numel() == 0) return;
-    auto next = tensor_.boxes.begin();
-    for (std::int64_t row = 0; row < whole_.rows.end;) {
-      while (!ends_.empty() && ends_.begin()->first == row) close(ends_.begin());
-      for (; next != tensor_.boxes.end() && next->rows.begin == row; ++next) open(*next);
-      std::int64_t edge = ends_.empty() ? whole_.rows.end : ends_.begin()->first;
-      if (next != tensor_.boxes.end()) edge = std::min(edge, next->rows.begin);
-      if (width_ != whole_.columns.end) fail("lacks the", {row, edge}, first_gap());
-      row = edge;
-    }
-  }
-
- private:
-  using Ends = std::multimap<std::int64_t, const StoredBox*>;
-
-  void open(const StoredBox& box) {
-    const auto after = open_.lower_bound(box.columns.begin);
-    if (after != open_.end()) refuse_overlap(box, *after->second);
-    if (after != open_.begin()) refuse_overlap(box, *std::prev(after)->second);
-    open_.emplace_hint(after, box.columns.begin, &box);
-    ends_.emplace(box.rows.end, &box);
-    width_ += box.columns.size();
-  }
-  void close(Ends::iterator end) {
-    width_ -= end->second->columns.size();
-    open_.erase(end->second->columns.begin);
-    ends_.erase(end);
-  }
-  void refuse_overlap(const StoredBox& a, const StoredBox& b) const {
-    const Range columns = intersect(a.columns, b.columns);
-    if (!columns.empty()) fail("has twice the", intersect(a.rows, b.rows), columns);
-  }
-  [[nodiscard]] Range first_gap() const {
-    std::int64_t covered = 0;
-    for (const auto& [begin, box] : open_) {
-      if (begin > covered) return {covered, begin};
-      covered = box->columns.end;
-    }
-    return {covered, whole_.columns.end};
-  }
-  [[noreturn]] void fail(const char* how, Range rows, Range columns) const {
-    throw Error(ErrorKind::checkpoint, fmt::format("{} {} {} of '{}'", where_, how,
-                                                   box_text(rows, columns), tensor_.name));
-  }
-
-  const StoredTensor& tensor_;
-  Piece whole_;
-  const std::string& where_;
-  std::map<std::int64_t, const StoredBox*> open_;  ///< by first column
-  Ends ends_;                                      ///< of the open ones, by end of rows
-  std::int64_t width_ = 0;                         ///< columns of the open ones together
-};
-
 }  // namespace
-
-std::string box_text(Range rows, Range columns) {
-  return fmt::format("rows [{}, {}), columns [{}, {})", rows.begin, rows.end, columns.begin,
-                     columns.end);
-}
-
-std::string manifest_text(const Manifest& manifest) {
-  const CheckpointState& s = manifest.state;
-  Json state = {{"step", s.step},
-                {"samples", s.samples},
-                {"optimizer_steps", s.optimizer_steps},
-                {"loss_scale", s.loss_scale},
-                {"good_steps", s.good_steps},
-                {"skipped_steps", s.skipped_steps},
-                {"world_size", s.world_size},
-                {"recipe", s.recipe}};
-  if (s.phase > 0) state["phase"] = s.phase;
-  if (s.train_samples > 0) state["train_samples"] = s.train_samples;
-  if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
-  if (!s.base.empty()) state["base"] = s.base;
-  if (!s.origin.empty()) state["origin"] = s.origin;
-  if (!s.class_names.empty()) state["class_names"] = s.class_names;
-  std::string text =
-      fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
-                  kVersion, json_text(state));
-  const char* separator = "\n";
-  for (const FileRecord& file : manifest.files) {
-    text += separator +
-            json_text(Json{{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
-    separator = ",\n";
-  }
-  text += "],\n\"tensors\": [";
-  separator = "\n";
-  for (const StoredTensor& tensor : manifest.tensors) {
-    Json boxes = Json::array();
-    for (const StoredBox& box : tensor.boxes) {
-      boxes.push_back(Json::array({box.file, box.rows.begin, box.rows.end, box.columns.begin,
-                                   box.columns.end, box.offset}));
-    }
-    text +=
-        separator +
-        json_text(Json{
-            {"name", tensor.name}, {"dtype", "F32"}, {"shape", tensor.shape}, {"boxes", boxes}});
-    separator = ",\n";
-  }
-  text += "]";
-  const std::string hash = hash_of(text);
-  return text.append(kBeforeHash).append(hash).append(kAfterHash);
-}
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   return Parser(text, where).manifest();
 }
 
-void merge_manifest(Manifest& manifest, const Manifest& part) {
-  const std::size_t first_file = manifest.files.size();
-  manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
+Vote parse_vote(std::string_view text, const std::string& where) {
+  return Parser(text, where).vote();
+}
+
+SavedLayout parse_layout(std::string_view text, const std::string& where) {
+  return Parser(text, where).layout();
+}
+
+void add_vote(Manifest& manifest, Vote vote, std::size_t layout) {
+  const std::size_t file = manifest.files.size();
+  manifest.files.push_back(std::move(vote.file));
+  manifest.file_layouts.push_back(
+      {.layout = layout, .data = vote.data, .places = std::move(vote.places)});
+  if (vote.tensors.empty()) return;
   std::map<std::string_view, std::size_t> index;
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i)
     index.emplace(manifest.tensors[i].name, i);
   std::vector<StoredTensor> added;  // appended at the end: the index points into manifest.tensors
-  for (StoredTensor tensor : part.tensors) {
-    for (StoredBox& box : tensor.boxes) box.file += first_file;
+  for (StoredTensor& tensor : vote.tensors) {
+    for (StoredBox& box : tensor.boxes) box.file = file;
     const auto found = index.find(tensor.name);
     if (found == index.end()) {
       added.push_back(std::move(tensor));
@@ -402,15 +453,6 @@ void merge_manifest(Manifest& manifest, const Manifest& part) {
     whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
   }
   std::ranges::move(added, std::back_inserter(manifest.tensors));
-}
-
-void check_coverage(Manifest& manifest, const std::string& where) {
-  for (StoredTensor& tensor : manifest.tensors) {
-    std::ranges::sort(tensor.boxes, {}, [](const StoredBox& box) {
-      return std::pair(box.rows.begin, box.columns.begin);
-    });
-    CoverageCheck(tensor, where).run();
-  }
 }
 
 }  // namespace dstrain

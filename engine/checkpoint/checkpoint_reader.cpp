@@ -13,7 +13,7 @@
 #include "engine/base/run_layout.h"
 #include "engine/base/side_by_side.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_boxes.h"
 
 namespace dstrain {
 namespace {
@@ -45,28 +45,28 @@ class Reader final : public CheckpointReader {
     }
     std::string text(static_cast<std::size_t>(status.st_size), '\0');
     read_exactly(fd.get(), manifest_path, 0, std::as_writable_bytes(std::span(text)));
-    manifest_ = parse_manifest(text, manifest_path.string());
-    check_coverage(manifest_, manifest_path.string());
+    boxes_ = std::make_unique<StoredBoxes>(parse_manifest(text, manifest_path.string()),
+                                           manifest_path.string());
     const auto name = parse_checkpoint_name(path);
-    if (name && *name != manifest_.state.step) {
+    if (name && *name != state().step) {
       throw Error(ErrorKind::checkpoint, fmt::format("{} is of step {}, not of this directory's",
-                                                     manifest_path.string(), manifest_.state.step));
+                                                     manifest_path.string(), state().step));
     }
     if (look_at_files) {
-      for (const FileRecord& file : manifest_.files)
-        check_size(file, directory_.size_of(file.name));
+      for (const FileRecord& file : files()) check_size(file, directory_.size_of(file.name));
     }
-    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
-      index_[manifest_.tensors[i].name] = i;
-    verified_ = std::vector<Verified>(manifest_.files.size());
+    for (std::size_t i = 0; i < boxes_->tensors().size(); ++i)
+      index_[boxes_->tensors()[i].name] = i;
+    verified_ = std::vector<Verified>(files().size());
   }
 
   void verify_share(int rank, int ranks) const override {
     constexpr std::size_t kMaxThreads = 8;
     const std::size_t first = to_index(rank);
     const std::size_t step = to_index(ranks);
-    const std::size_t files = manifest_.files.size();
-    std::vector<std::string> problems(first < files ? (files - first + step - 1) / step : 0);
+    const std::size_t num_files = files().size();
+    std::vector<std::string> problems(first < num_files ? (num_files - first + step - 1) / step
+                                                        : 0);
     side_by_side(problems.size(), kMaxThreads, [&](std::size_t file) {
       try {
         const Descriptor fd(open_verified(first + file * step));
@@ -85,23 +85,23 @@ class Reader final : public CheckpointReader {
 
   [[nodiscard]] std::int64_t share_bytes(int ranks) const override {
     std::vector<std::int64_t> shares(to_index(ranks));
-    for (std::size_t i = 0; i < manifest_.files.size(); ++i)
-      shares[i % shares.size()] += manifest_.files[i].bytes;
+    for (std::size_t i = 0; i < files().size(); ++i) shares[i % shares.size()] += files()[i].bytes;
     return std::ranges::max(shares);
   }
 
-  [[nodiscard]] const CheckpointState& state() const override { return manifest_.state; }
-  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+  [[nodiscard]] const CheckpointState& state() const override { return boxes_->manifest().state; }
+  [[nodiscard]] const std::vector<FileRecord>& files() const { return boxes_->manifest().files; }
 
   [[nodiscard]] std::vector<Piece> tensors() const override {
     std::vector<Piece> tensors;
-    for (const StoredTensor& tensor : manifest_.tensors)
+    for (const StoredTensor& tensor : boxes_->tensors())
       tensors.emplace_back(tensor.name, tensor.shape);
     return tensors;
   }
 
   void read(const Piece& wanted, std::span<float> out) const override {
-    const StoredTensor& tensor = find(wanted);
+    const std::size_t index = find(wanted);
+    const StoredTensor& tensor = boxes_->tensors()[index];
     const Piece whole(tensor.name, tensor.shape);
     const auto inside = [](Range part, Range all) {
       return part.begin >= 0 && part.begin <= part.end && part.end <= all.end;
@@ -113,10 +113,7 @@ class Reader final : public CheckpointReader {
                               box_text(wanted.rows, wanted.columns), wanted.name, out.size(),
                               whole.rows.end, whole.columns.end, directory_.path().string()));
     }
-    for (const StoredBox& box : tensor.boxes) {
-      if (box.rows.begin >= wanted.rows.end) break;  // they are sorted
-      read_shared(box, wanted, out);
-    }
+    for (const StoredBox& box : boxes_->boxes(index, wanted.rows)) read_shared(box, wanted, out);
     if (const std::int64_t bad = first_non_finite(out); bad >= 0) {
       throw Error(
           ErrorKind::checkpoint,
@@ -157,7 +154,7 @@ class Reader final : public CheckpointReader {
   }
 
   [[nodiscard]] std::filesystem::path path_of(std::size_t file) const {
-    return directory_.path() / manifest_.files[file].name;
+    return directory_.path() / files()[file].name;
   }
 
   void check_size(const FileRecord& file, std::int64_t bytes) const {
@@ -167,14 +164,15 @@ class Reader final : public CheckpointReader {
                             (directory_.path() / file.name).string(), bytes, file.bytes));
   }
 
-  [[nodiscard]] const StoredTensor& find(const Piece& wanted) const {
+  /// Its number among the tensors.
+  [[nodiscard]] std::size_t find(const Piece& wanted) const {
     const auto found = index_.find(wanted.name);
     if (found == index_.end()) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("{} has no tensor '{}'", directory_.path().string(), wanted.name),
                   "the checkpoint was saved by a run with another model or optimizer");
     }
-    const StoredTensor& tensor = manifest_.tensors[found->second];
+    const StoredTensor& tensor = boxes_->tensors()[found->second];
     if (tensor.shape != wanted.shape) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("'{}' has shape [{}] in {}, this run wants [{}]", wanted.name,
@@ -182,12 +180,12 @@ class Reader final : public CheckpointReader {
                               fmt::join(wanted.shape, ", ")),
                   "the checkpoint was saved by a run with another model");
     }
-    return tensor;
+    return found->second;
   }
 
   /// Opens a file and hashes it unless that was done before and the file is still the same.
   [[nodiscard]] int open_verified(std::size_t index) const {
-    const FileRecord& file = manifest_.files[index];
+    const FileRecord& file = files()[index];
     Verified& verified = verified_[index];
     const std::scoped_lock lock(*verified.mutex);
     struct stat status {};
@@ -212,7 +210,7 @@ class Reader final : public CheckpointReader {
   }
 
   void check_hash(int fd, std::size_t index) const {
-    const FileRecord& file = manifest_.files[index];
+    const FileRecord& file = files()[index];
     std::vector<std::byte> chunk(static_cast<std::size_t>(
         std::min<std::int64_t>(file.bytes, std::int64_t{kCheckpointChunk})));
     FileHash hash;
@@ -230,7 +228,7 @@ class Reader final : public CheckpointReader {
   }
 
   CheckpointDirectory directory_;
-  Manifest manifest_;
+  std::unique_ptr<StoredBoxes> boxes_;
   std::map<std::string, std::size_t> index_;
   mutable std::vector<Verified> verified_;
 };
@@ -261,8 +259,8 @@ CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full) 
     const auto reader = open_reader(path, full);
     info.step = reader->state().step;
     info.world_size = reader->state().world_size;
-    for (const FileRecord& file : reader->manifest().files) info.bytes += file.bytes;
-    info.files = static_cast<int>(reader->manifest().files.size());
+    for (const FileRecord& file : reader->files()) info.bytes += file.bytes;
+    info.files = static_cast<int>(reader->files().size());
     info.valid = true;
   } catch (const std::exception& error) {
     info.problem = error.what();

@@ -22,6 +22,7 @@
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/best_checkpoint.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_boxes.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/weights/safetensors.h"
@@ -32,10 +33,12 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// What travels through the store. A go-ahead is kWrite or already the verdict; a vote is the rank's
-// part of the manifest or kFailed or kRefused (values that are not finite) and why; the verdict is
-// kOk and the bytes saved, or kFailed or kRefused and why.
+// What travels through the store. A go-ahead is kWrite or already the verdict; a vote says what the
+// rank has written, or is kFailed or kRefused (values that are not finite) and why; once rank 0 has
+// all, it asks with kShow for the layouts that it does not know yet, each of one rank, or gives
+// already the verdict, which is kOk and the bytes saved, or kFailed or kRefused and why.
 constexpr std::string_view kWrite = "write";
+constexpr std::string_view kShow = "show ";
 constexpr std::string_view kOk = "ok ";
 constexpr std::string_view kFailed = "failed ";
 constexpr std::string_view kRefused = "refused ";
@@ -107,10 +110,17 @@ class Save {
     if (go != kWrite) return go;
     const std::string key = fmt::format("{}/vote/{}", prefix_, options_.rank);
     store_.set(key, write_shard());
-    std::string verdict =
-        wait("verdict", Clock::now() + 2 * options_.timeout, "rank 0 did not finish the save");
+    const std::string late = "rank 0 did not finish the save";
+    std::string verdict = wait("ask", Clock::now() + 2 * options_.timeout, late);
+    const std::string shown = fmt::format("layout/{}", options_.rank);
+    const bool asked = verdict.starts_with(kShow) &&
+                       (verdict + " ").find(fmt::format(" {} ", options_.rank)) != verdict.npos;
+    if (asked) store_.set(fmt::format("{}/{}", prefix_, shown), layout_text_);
+    if (verdict.starts_with(kShow))
+      verdict = wait("verdict", Clock::now() + 2 * options_.timeout, late);
     try {
       store_.set(key, {});  // votes of thousands of saves would fill the store
+      if (asked) store_.set(fmt::format("{}/{}", prefix_, shown), {});
     } catch (const Error&) {
       // Rank 0 may have ended since: the verdict of the last save is its last word.
     }
@@ -133,6 +143,7 @@ class Save {
       fs::remove_all(temporary_, ignored);
       verdict = against(error) + newest();
     }
+    if (!asked_) store_.set(prefix_ + "/ask", verdict);
     store_.set(prefix_ + "/verdict", verdict);
     if (verdict.starts_with(kOk) && prune_) prune();
     return verdict;
@@ -184,16 +195,22 @@ class Save {
   /// Writes this rank's shard; returns its vote.
   std::string write_shard() {
     try {
-      Manifest part;
-      part.state.step = state_.step;
+      Vote vote;
+      vote.step = state_.step;
       DSTRAIN_CHECK(part_.pieces.size() == part_.reads.size(), "one source per piece");
+      const std::size_t num_laid_out = check_layout();
+      if (part_.layout) {
+        layout_text_ = layout_text(*part_.layout);
+        vote.layout = layout_hash(*part_.layout);
+        vote.places = part_.places;
+      }
       std::vector<SafetensorsTensor> stored;
       std::vector<std::size_t> pieces;
       for (std::size_t i = 0; i < part_.pieces.size(); ++i) {
         const Piece& piece = part_.pieces[i];
         if (piece.numel() == 0 && num_elements(piece.shape) != 0) continue;
         if (piece.numel() == 0) {
-          part.tensors.push_back({piece.name, piece.shape, {}});
+          vote.tensors.push_back({piece.name, piece.shape, {}});
           continue;
         }
         stored.push_back({fmt::format("{}@{}", piece.name, piece.whole_index(0)),
@@ -202,13 +219,36 @@ class Save {
                           {}});
         pieces.push_back(i);
       }
-      write_file(stored, pieces, part);
+      write_file(stored, pieces, num_laid_out, vote);
       drop_part();
-      return manifest_text(part);
+      return vote_text(vote);
     } catch (const std::exception& error) {
       drop_part();
       return against(error, fmt::format("rank {}: ", options_.rank));
     }
+  }
+
+  /// The layout must give the pieces that are written, since readers compute them from it. How many
+  /// it gives.
+  [[nodiscard]] std::size_t check_layout() const {
+    std::size_t number = 0;
+    if (!part_.layout) return number;
+    for (const SavedGroup& group : *part_.layout) {
+      const Range range = saved_range(group, part_.places.at(group.place));
+      for (const SavedState& state : group.states) {
+        for_each_saved_box(group, state, range,
+                           [&](const SavedParameter& parameter, const Piece& part, Range rows,
+                               Range columns, std::int64_t) {
+                             const Piece box(state.prefixes.at(parameter.rule) + part.name,
+                                             part.shape, rows, columns);
+                             DSTRAIN_CHECK(
+                                 number < part_.pieces.size() && part_.pieces[number] == box,
+                                 "the layout of a save gives its pieces: " + box.name);
+                             ++number;
+                           });
+      }
+    }
+    return number;
   }
 
   /// Its copies are large, and training may wait for what is read.
@@ -217,9 +257,10 @@ class Save {
     part_read_();
   }
 
-  /// `pieces`: the numbers of those in `stored`.
+  /// `pieces`: the numbers of those in `stored`; the first `num_laid_out` of the part are not
+  /// listed.
   void write_file(const std::vector<SafetensorsTensor>& stored,
-                  const std::vector<std::size_t>& pieces, Manifest& part) {
+                  const std::vector<std::size_t>& pieces, std::size_t num_laid_out, Vote& vote) {
     // On a network file system another node's new directory may not be visible yet; making it again
     // is harmless.
     fs::create_directory(temporary_);
@@ -227,13 +268,16 @@ class Save {
     file.write(safetensors_header(stored, {{"format", "dstrain"},
                                            {"step", std::to_string(state_.step)},
                                            {"rank", std::to_string(options_.rank)}}));
+    vote.data = file.bytes();
     std::map<std::string, std::size_t> index;
     std::vector<float> chunk;
     for (const std::size_t i : pieces) {
       const Piece& piece = part_.pieces[i];
-      const auto [at, is_new] = index.emplace(piece.name, part.tensors.size());
-      if (is_new) part.tensors.push_back({piece.name, piece.shape, {}});
-      part.tensors[at->second].boxes.push_back({0, piece.rows, piece.columns, file.bytes()});
+      if (i >= num_laid_out) {
+        const auto [at, is_new] = index.emplace(piece.name, vote.tensors.size());
+        if (is_new) vote.tensors.push_back({piece.name, piece.shape, {}});
+        vote.tensors[at->second].boxes.push_back({0, piece.rows, piece.columns, file.bytes()});
+      }
       constexpr std::int64_t kChunk = kCheckpointChunk / sizeof(float);
       for (std::int64_t begin = 0; begin < piece.numel(); begin += kChunk) {
         const Range range{begin, std::min(begin + kChunk, piece.numel())};
@@ -244,12 +288,14 @@ class Save {
         file.write(std::as_bytes(values));
       }
     }
-    part.files.push_back(file.finish());
+    vote.file = file.finish();
   }
 
   /// Gathers all votes, then makes the directory a checkpoint. Bytes saved.
   std::int64_t commit(const std::string& own_vote) {
-    Manifest manifest{.state = state_, .files = {}, .tensors = {}};
+    Manifest manifest;
+    manifest.state = state_;
+    std::vector<Vote> votes;
     std::vector<Error> failures;
     const auto deadline = Clock::now() + options_.timeout;
     for (int rank = 0; rank < options_.world_size; ++rank) {
@@ -258,12 +304,11 @@ class Save {
                                            : wait(fmt::format("vote/{}", rank), deadline,
                                                   fmt::format("rank {} did not vote", rank));
         if (const auto error = objection(vote)) throw *error;
-        const Manifest part = parse_manifest(vote, fmt::format("rank {}: its vote", rank));
-        if (part.state.step != state_.step) {
+        votes.push_back(parse_vote(vote, fmt::format("rank {}: its vote", rank)));
+        if (votes.back().step != state_.step) {
           throw Error(ErrorKind::checkpoint, fmt::format("rank {} saved step {}, rank 0 step {}",
-                                                         rank, part.state.step, state_.step));
+                                                         rank, votes.back().step, state_.step));
         }
-        merge_manifest(manifest, part);
       } catch (const std::exception& error) {
         failures.push_back(objection(against(error)).value());
       }
@@ -274,7 +319,13 @@ class Save {
                                           : fmt::format("{} (and {} more ranks)",
                                                         failures[0].what(), failures.size() - 1));
     }
-    check_coverage(manifest, "the parts of all ranks together");
+    const std::map<std::string, std::size_t> layouts = gather_layouts(manifest, votes);
+    for (Vote& vote : votes) {
+      const std::size_t layout = vote.layout.empty() ? FileLayout::kNone : layouts.at(vote.layout);
+      add_vote(manifest, std::move(vote), layout);
+    }
+    const StoredBoxes boxes(manifest, "the parts of all ranks together");
+    if (!manifest.layouts.empty()) manifest.boxes_hash = boxes.hash();
 
     const std::string text = manifest_text(manifest);
     check_manifest_size(text, manifest);
@@ -294,6 +345,36 @@ class Save {
     std::int64_t bytes = 0;
     for (const FileRecord& shard : manifest.files) bytes += shard.bytes;
     return bytes;
+  }
+
+  /// Each layout once, by its hash: of this rank, or of the first rank that has it.
+  std::map<std::string, std::size_t> gather_layouts(Manifest& manifest,
+                                                    const std::vector<Vote>& votes) {
+    std::map<std::string, std::size_t> rank_of;
+    for (std::size_t rank = 0; rank < votes.size(); ++rank) {
+      if (!votes[rank].layout.empty()) rank_of.emplace(votes[rank].layout, rank);
+    }
+    std::string ask(kShow);
+    for (const auto& [hash, rank] : rank_of) {
+      if (rank > 0) ask += fmt::format("{} ", rank);
+    }
+    asked_ = true;
+    store_.set(prefix_ + "/ask", ask);
+    std::map<std::string, std::size_t> layouts;
+    const auto deadline = Clock::now() + options_.timeout;
+    for (const auto& [hash, rank] : rank_of) {
+      const std::string text = rank == 0
+                                   ? layout_text_
+                                   : wait(fmt::format("layout/{}", rank), deadline,
+                                          fmt::format("rank {} did not tell its layout", rank));
+      const SavedLayout layout = parse_layout(text, fmt::format("rank {}: its layout", rank));
+      if (layout_hash(layout) != hash) {
+        throw Error(ErrorKind::checkpoint,
+                    fmt::format("rank {} told another layout than it voted for", rank));
+      }
+      layouts.emplace(hash, add_layout(manifest, layout));
+    }
+    return layouts;
   }
 
   /// No reader takes a larger one.
@@ -363,6 +444,8 @@ class Save {
   std::function<void()> part_read_;
   fs::path final_;
   fs::path temporary_;
+  std::string layout_text_;  ///< of this rank
+  bool asked_ = false;       ///< for layouts; the others wait for that first
 };
 
 class Saver final : public CheckpointSaver {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/mesh/slices.h"
 
 namespace dstrain {
 namespace {
@@ -74,23 +75,11 @@ std::vector<std::int64_t> stacked_shape(const std::vector<Piece>& pieces) {
 
 std::vector<PieceSlice> slices_of(const std::vector<Piece>& pieces, Range range) {
   std::vector<PieceSlice> slices;
-  std::int64_t begin = 0;
-  for (const Piece& piece : pieces) {
-    const std::int64_t width = piece.columns.size();
-    const Range met = intersect(range, {begin, begin + piece.numel()});
-    for (std::int64_t at = met.begin; at < met.end;) {
-      const std::int64_t row = piece.rows.begin + (at - begin) / width;
-      const std::int64_t column = (at - begin) % width, left = met.end - at;
-      const bool whole_rows = column == 0 && left >= width;
-      const Range rows = {row, row + (whole_rows ? left / width : 1)};
-      const std::int64_t first = piece.columns.begin + column;
-      const Range columns = {first, first + std::min(width - column, left)};
-      slices.push_back({{piece.name, piece.shape, rows, columns}, at});
-      at += slices.back().box.numel();
-    }
-    begin += piece.numel();
-  }
-  DSTRAIN_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= begin,
+  const std::int64_t end =
+      for_each_slice(pieces, range, [&](const Piece& piece, Range rows, Range columns, auto at) {
+        slices.push_back({{piece.name, piece.shape, rows, columns}, at});
+      });
+  DSTRAIN_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= end,
                 "a range outside of " + (pieces.empty() ? "nothing" : pieces.front().name));
   return slices;
 }

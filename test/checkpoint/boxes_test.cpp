@@ -217,5 +217,5 @@ TEST_CASE("slices of version 1 that are wrong are refused by name", "[checkpoint
              "which is not among its files"));
   CHECK(ends(forged.error("\"version\": 1", "\"version\": 2"), "lacks 'boxes'"));
   CHECK(ends(forged.error("\"version\": 1", "\"version\": 0"),
-             "has format version 0, this dstrain reads versions 1 to 2"));
+             "has format version 0, this dstrain reads versions 1 to 3"));
 }

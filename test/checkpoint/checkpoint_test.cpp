@@ -268,8 +268,8 @@ TEST_CASE("hostile manifests are refused", "[checkpoint]") {
   REQUIRE(contains(changed("\"step\":100", "\"step\":100,\"step\":100"),
                    "the key 'step' is there twice"));
   REQUIRE(contains(changed("\"step\":100", "\"step\":\"100\""), "'step' is not a whole number"));
-  REQUIRE(contains(changed("\"version\": 2", "\"version\": 3"),
-                   "format version 3, this dstrain reads versions 1 to 2"));
+  REQUIRE(contains(changed("\"version\": 3", "\"version\": 4"),
+                   "format version 4, this dstrain reads versions 1 to 3"));
   REQUIRE(contains(changed("\"loss_scale\":32768.0", "\"loss_scale\":null"),
                    "'loss_scale' is not a number"));
   REQUIRE(contains(changed("\"dtype\":\"F32\"", "\"dtype\":\"F16\""), "other than F32"));

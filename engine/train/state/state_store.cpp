@@ -60,11 +60,15 @@ std::string StateStore::state_name(int state, const Parameter& parameter,
   return fmt::format("optimizer.{}/{}", moments[to_index(state - 1)], tensor);
 }
 
-Range StateStore::moment_range(int group, int index) const {
+Range StateStore::whole_range(int group, int state) const {
   const OptimizerRow& row = optimizer_row(options_.optimizer);
-  std::int64_t begin = 0;
-  if (std::cmp_greater_equal(index, row.moments.size())) begin = kind(group).matrix_elements;
-  const Range range = intersect(own_range(group), {begin, flat(group).padded()});
+  const bool moment = state > 0 && !is_average(state);
+  const bool others_alone = moment && std::cmp_greater(state, row.moments.size());
+  return {others_alone ? kind(group).matrix_elements : 0, flat(group).padded()};
+}
+
+Range StateStore::moment_range(int group, int index) const {
+  const Range range = intersect(own_range(group), whole_range(group, index + 1));
   return range.empty() ? Range{} : range;
 }
 
@@ -417,10 +421,13 @@ void StateStore::for_each_state_box(int group, int state, Range range, Visit vis
 Range StateStore::shared_part(int group) const {
   if (!holds(group)) return {};
   const Range own = own_range(group);
+  return moved(even_part(own.size(), layout_.holders(group), holder_index(group)), own.begin);
+}
+
+int StateStore::holder_index(int group) const {
   const Axes along = layout_.holder_axes(group);
-  int index = options_.mesh.coordinate(options_.rank, layout_.in_mesh(along));
-  if (kind(group).stages.front() != stage_) index += layout_.degree(along);
-  return moved(even_part(own.size(), layout_.holders(group), index), own.begin);
+  const int index = options_.mesh.coordinate(options_.rank, layout_.in_mesh(along));
+  return kind(group).stages.front() == stage_ ? index : index + layout_.degree(along);
 }
 
 bool StateStore::hands_out_state(std::size_t index) const {
@@ -468,6 +475,7 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
   Bytes wanted = 0;
   for_each_saved([&](int, int, Range saved) { wanted += saved.size() * kFloatBytes; });
   CheckpointPart part;
+  describe_saved(part);
   HostCopies copies(options_.device, options_.pci_bus);
   for_each_saved([&](int g, int state, Range saved) {
     if (wanted <= room || at_rest(g, state).memory->place(g) == Place::device) {

@@ -202,6 +202,12 @@ class StateStore {
   void for_each_state_box(int group, int state, Range range, Visit visit) const;
   /// The part of the own range that this rank hands out, where holders share the work.
   [[nodiscard]] Range shared_part(int group) const;
+  /// This rank's number among the holders of its part of the group.
+  [[nodiscard]] int holder_index(int group) const;
+  /// The part of the flat group that has the state.
+  [[nodiscard]] Range whole_range(int group, int state) const;
+  /// The layout of what snapshot() hands out of groups, and this rank's places in it.
+  void describe_saved(CheckpointPart& part) const;
   /// This rank hands out untrained tensor `index`.
   [[nodiscard]] bool hands_out_state(std::size_t index) const;
   [[nodiscard]] bool holds_state(std::size_t index) const {
