@@ -40,12 +40,13 @@ void note_padding(const DataConfig& data, const Selection& selection, ProgressSi
     std::int64_t longest = 0;
     for (std::size_t i = 0; i + 1 < selection.lengths.size(); i += 2)
       longest = std::max<std::int64_t>(longest, selection.lengths[i] + selection.lengths[i + 1]);
+    const std::int64_t enough = (longest + 7) / 8 * 8;  // what kernels take
     progress.note(fmt::format(
         "data, train: {:.0f} % of each row of {} tokens is padding on average, which a step "
-        "computes like the rest: the longest pair has {} tokens, so a smaller data.sequence leaves "
-        "out {}",
-        100 * rows.padding_share(), data.sequence, longest,
-        longest < data.sequence ? "none down to that" : "some"));
+        "computes like the rest: {}",
+        100 * rows.padding_share(), data.sequence,
+        enough < data.sequence ? fmt::format("data.sequence: {} holds all pairs, too", enough)
+                               : "a smaller data.sequence leaves the longest pairs out"));
     return;
   }
   progress.note(fmt::format(

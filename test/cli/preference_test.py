@@ -42,7 +42,7 @@ model:      {{ name: llama-3.2-1b, vocab_size: 400, width: 32, layers: 2, heads:
 data:       {{ name: chat, path: {folder}/pairs.jsonl, tokenizer: {folder}/model, sequence: 96, test_share: 0 }}
 batch:      {{ global: 4, micro: 2 }}
 preference: {{ loss: dpo }}
-optimizer:  {{ name: adamw, lr: 0.01 }}
+optimizer:  {{ name: adamw, lr: 0.01, schedule: constant }}
 precision:  {{ compute: fp32 }}
 parallel:   {{ backend: gloo }}
 run:        {{ steps: 6, evaluate: 3, output: {folder}/runs }}
@@ -109,6 +109,7 @@ run:        {{ steps: 6, evaluate: 3, output: {folder}/runs }}
     for split, some in (("train", rows), ("test", rows[:3])):
         (folder / f"split/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     told = expect_success(run("launch", folder / "pairs.yaml", f"--set=data.path={folder}/split", "--ranks", 2))
+    assert "data.sequence: " in told and " holds all pairs, too" in told, told
     assert "data, train: 12 pairs of answers" in told and "reference: log-probabilities of 12 pairs" in told, told
     assert "margin 0.0000" in told and " on 3 pairs" in told, told
     directory = only_run(folder / "runs")
@@ -127,6 +128,17 @@ run:        {{ steps: 6, evaluate: 3, output: {folder}/runs }}
     assert "reference:" not in told, told
     told = expect_success(run("evaluate", directory))
     assert "reference:" not in told and " on 3 pairs" in told and f"margin {evaluations[6]['rewards/margins']:.4f}" in told, told
+    # A run that is stopped and resumed goes on as one that was not, beside the same reference.
+    whole = [metrics(directory)[step] for step in range(4, 7)]
+    (folder / "half").mkdir()
+    half = ["launch", folder / "pairs.yaml", f"--set=data.path={folder}/split", "--ranks", 2, f"--set=run.output={folder}/half"]
+    expect_success(run(*half, "--set=run.steps=3", "--set=run.checkpoint.every=3"))
+    [stopped] = (folder / "half").iterdir()
+    told = expect_success(run(*half, "--resume", stopped))
+    assert "resumed at step 3" in told and "reference:" not in told, told
+    for one, other in zip(whole, [metrics(stopped)[step] for step in range(4, 7)]):
+        for name in ("loss", "rewards/chosen", "rewards/margins", "logps/rejected", "grad_norm"):
+            assert one[name] == other[name], (name, one, other)
     # Without a reference nothing is made.
     before = len(list((folder / "cache/tokens").glob("reference-*")))
     expect_success(run("launch", folder / "pairs.yaml", f"--set=data.path={folder}/split", "--set=preference.loss=simpo", "--set=run.seed=3"))

@@ -169,8 +169,10 @@ class Executor {
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(BatchSource& source, std::int64_t micro_batches);
   /// Log-probabilities of the answers of `micro_batches` micro-batches of pairs, [micro_batches, B,
-  /// 2] fp32 on the host; 0 where another rank has the head. Collective.
-  [[nodiscard]] at::Tensor answer_logps(BatchSource& source, std::int64_t micro_batches);
+  /// 2] fp32 on the host; 0 where another rank has the head. `tell` hears how many are under way.
+  /// Collective.
+  [[nodiscard]] at::Tensor answer_logps(BatchSource& source, std::int64_t micro_batches,
+                                        const std::function<void(std::int64_t)>& tell);
   /// The same of the average of the weights, which takes their place meanwhile. No step may be
   /// under way. Collective.
   [[nodiscard]] EvaluationTotals evaluate_average(BatchSource& source, std::int64_t micro_batches);

@@ -97,7 +97,8 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
   return totals;
 }
 
-at::Tensor Executor::answer_logps(BatchSource& source, std::int64_t micro_batches) {
+at::Tensor Executor::answer_logps(BatchSource& source, std::int64_t micro_batches,
+                                  const std::function<void(std::int64_t)>& tell) {
   BlockContext context = evaluation_context_;
   context.keep_hidden = context_.keep_hidden;  // rows in chunks as in training: the same bits
   at::Tensor all;
@@ -106,8 +107,10 @@ at::Tensor Executor::answer_logps(BatchSource& source, std::int64_t micro_batche
     all = at::zeros({micro_batches, samples_, 2}, context_.totals.options());
     context.answer_logps = at::zeros({samples_, 2}, context_.totals.options());
   }
-  evaluate_each(source, micro_batches, context,
-                [&](std::int64_t i) { all.select(0, i).copy_(context.answer_logps); });
+  evaluate_each(source, micro_batches, context, [&](std::int64_t i) {
+    all.select(0, i).copy_(context.answer_logps);
+    tell(i + 1);
+  });
   const StreamScope scope(lane(Lane::compute));
   const at::Tensor host = all.cpu();
   offloader_.rethrow();

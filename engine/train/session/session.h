@@ -107,7 +107,8 @@ class Session {
   /// Log-probabilities of pairs in the weights that the run starts from, which the states hold: out
   /// of the file that an earlier run has written, else from a pass over the data. Collective.
   void open_references(const World& world, RankRecordFile& record, ProgressSink* progress);
-  [[nodiscard]] std::vector<float> reference_of(const std::shared_ptr<Dataset>& pairs);
+  [[nodiscard]] std::vector<float> reference_of(const std::shared_ptr<Dataset>& pairs,
+                                                ProgressSink* progress);
   void open_image_data(const Splits& splits, ProgressSink* progress);
   void open_text_data(const Splits& splits, ProgressSink* progress);
   /// This rank's tokens of each sample of text.

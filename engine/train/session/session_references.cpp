@@ -51,7 +51,7 @@ void Session::open_references(const World& world, RankRecordFile& record, Progre
         progress->note(fmt::format("{} is made again: {}", file.string(), problem));
       record.enter(-1, "log-probabilities of the reference");
       const auto begin = std::chrono::steady_clock::now();
-      std::vector<float> made = reference_of(dataset);
+      std::vector<float> made = reference_of(dataset, progress);
       if (world.local_rank == 0 && !known) write_references(file, made);
       if (progress != nullptr)
         progress->note(fmt::format("reference: log-probabilities of {} pairs in {}, kept in {}",
@@ -63,14 +63,24 @@ void Session::open_references(const World& world, RankRecordFile& record, Progre
   }
 }
 
-std::vector<float> Session::reference_of(const std::shared_ptr<Dataset>& pairs) {
+std::vector<float> Session::reference_of(const std::shared_ptr<Dataset>& pairs,
+                                         ProgressSink* progress) {
   const LoaderOptions options = reading_options(pairs->size());
   if (device_.is_cuda() && strategy_->layout.pipeline_degree() > 1) {
     Feeder first(make_loader(pairs, options), feeder_options(false));
     executor_->rehearse_evaluation(first);
   }
   Feeder feeder(make_loader(pairs, options), feeder_options(false));
-  const at::Tensor logps = executor_->answer_logps(feeder, options.last_step);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto tell = [&](std::int64_t done) {
+    if (progress == nullptr || done == options.last_step) return;
+    const double share = static_cast<double>(done) / static_cast<double>(options.last_step);
+    progress->progress(share,
+                       fmt::format("reference: log-probabilities of {} pairs: {:.0f} %, {} left",
+                                   text::with_commas(pairs->size()), 100 * share,
+                                   format_duration(seconds_since(begin) * (1 - share) / share)));
+  };
+  const at::Tensor logps = executor_->answer_logps(feeder, options.last_step, tell);
   const at::Tensor all = at::zeros({pairs->size(), 2}, at::kFloat);
   for (std::int64_t step = 0; step < options.last_step; ++step) {
     const BatchRange range = batch_range(options, pairs->size(), step);
