@@ -66,6 +66,11 @@ struct Rule {
 /// Those of number formats, but loss scales.
 [[nodiscard]] std::span<const Rule> precision_rules();
 
+/// Something rests in a file.
+[[nodiscard]] bool places_files(const OffloadConfig& offload);
+/// Those of states, parameters and activations that rest on the host.
+[[nodiscard]] std::span<const Rule> offload_rules();
+
 /// Those of image data.
 [[nodiscard]] std::span<const Rule> image_rules();
 
