@@ -72,13 +72,21 @@ std::string config_map(const JobsetOptions& options) {
          as_block("recipe.yaml", options.recipe);
 }
 
+/// A word as Kubernetes hands it on: $(NAME) stands for a variable there, $$ for one dollar.
+std::string unexpanded(std::string word) {
+  for (std::size_t at = word.find('$'); at != std::string::npos; at = word.find('$', at + 2))
+    word.insert(at, "$");
+  return word;
+}
+
 std::string command(const JobsetOptions& options) {
   std::vector<std::string> words = {"dstrain",    "launch",     "/etc/dstrain/recipe.yaml",
                                     "--run-name", options.name, "--resume",
                                     "auto"};
   words.insert(words.end(), options.launch.begin(), options.launch.end());
   std::string text = "              command:\n";
-  for (const std::string& word : words) text += fmt::format("              - {}\n", quoted(word));
+  for (const std::string& word : words)
+    text += fmt::format("              - {}\n", quoted(unexpanded(word)));
   return text;
 }
 

@@ -111,10 +111,13 @@ def write_data(folder, name):
         raise AssertionError(f"the Hub of this test has no stand-in of {name}: add one")
 
 
-def write_own(folder, name):
+def write_own(folder, name, pairs=False):
     """Data that no Hub has: the user's, and what archives become."""
     folder.mkdir(parents=True)
-    if name in ("jsonl", "chat"):
+    if pairs:
+        lines = [dict(prompt=f"What is {a} plus {a}?", chosen=str(2 * a), rejected=str(2 * a + 1)) for a in range(400)]
+        (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif name in ("jsonl", "chat"):
         lines = [dict(question=f"What is {a} plus {a}?", answer=str(2 * a), messages=[dict(role="user", content=f"What is {a} plus {a}?"),
                       dict(role="assistant", content=str(2 * a))]) for a in range(400)]
         keys = ("messages",) if name == "chat" else ("question", "answer")
@@ -174,8 +177,9 @@ with tempfile.TemporaryDirectory() as folder:
         home = folder / f"home-{name}"
         home.mkdir()
         data = recipe["data"]
-        if data["path"] and data["path"] not in known and not data["path"].startswith("hf://"):
-            write_own(home / data["path"], data["name"])
+        for one in data["mixture"] or [data]:
+            if one["path"] and one["path"] not in known and not one["path"].startswith("hf://"):
+                write_own(home / one["path"], one["name"], recipe["preference"]["loss"] != "none")
         split = recipe["parallel"]
         ranks = split["pipeline"] * split["tensor"] * split["sequence"] * split["expert"]
         settings = ["parallel.backend=gloo", "precision.compute=fp32", f"batch.global={4 * ranks}", "batch.micro=1"]
