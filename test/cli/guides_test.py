@@ -142,6 +142,8 @@ def check_shown(words, folder):
     if text is None:
         return f"dstrain {words[0]} is no command"
     for word in words[1:]:
+        if word.startswith((">", "<", "|")):  # of the shell
+            continue
         option = re.match(r"(--[\w-]+|-\w)\b", word)
         if option and not re.search(rf"(^|[\s,]){option[1]}\b", text, re.M):
             return f"no option {option[1]} in its --help"
