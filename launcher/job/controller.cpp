@@ -121,7 +121,13 @@ class Controller {
     for (JobNode& node : nodes_) {
       if (node.channel) node.channel->flush();
     }
-    while (const int number = interrupts_.next()) interrupt(number);
+    while (const int number = interrupts_.next()) {
+      // A scheduler signals all processes of a job; an agent's word may be here first.
+      if (number == told_)
+        told_ = 0;
+      else
+        interrupt(number);
+    }
     ping();
     forgive(Clock::now() - awake + (asleep - turn_end_));
     watch_times();
@@ -371,7 +377,10 @@ class Controller {
       if (reading && phase_ == Phase::running) clocks_.add(node.hello.host, *reading);
     }
     // A scheduler signals the agents themselves: the job as a whole is asked to stop.
-    if (message.stop_signalled && stops_.count == 0) interrupt(message.signal);
+    if (message.stop_signalled && stops_.count == 0) {
+      told_ = message.signal;
+      interrupt(message.signal);
+    }
   }
 
   void write_last_clocks() {
@@ -545,6 +554,7 @@ class Controller {
   Clock::time_point last_ping_;
   int master_port_ = 0;
   bool stopping_ = false;
+  int told_ = 0;  ///< signal that an agent had before it came here
   bool abandoned_ = false;
 };
 

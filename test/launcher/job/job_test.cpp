@@ -230,6 +230,24 @@ TEST_CASE("ranks that end well without a checkpoint were done, whoever asked the
   CHECK(!contains(job.output(), "--resume"));
 }
 
+TEST_CASE("a scheduler's signal to all processes is one request, whoever has it first",
+          "[launcher][job][alone]") {
+  TempDir directory;
+  Job job(directory,
+          {"checkpoint", "00000007", "ignore-term", "print", "ready", "until",
+           (directory.path() / "go").string(), "exit", "0"},
+          {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
+  ::kill(job.agent(), SIGTERM);
+  REQUIRE(job.prints("finishing this step, saving, ending"));
+  job.signal(SIGTERM);
+  std::this_thread::sleep_for(milliseconds(300));
+  std::ofstream(directory.path() / "go").flush();
+  REQUIRE(job.wait() == 75);
+  CHECK(!contains(job.output(), "ending now"));
+}
+
 TEST_CASE("asked to stop, a save that fails is 74 whatever the signal", "[launcher][job][alone]") {
   const int number = GENERATE(SIGINT, SIGTERM);
   TempDir directory;
