@@ -25,6 +25,14 @@ using namespace text;
 
 constexpr double kMuchPadding = 0.2;  // of a row
 
+/// One list after the other.
+template <class Item>
+std::vector<Item> joined(std::vector<std::vector<Item>> lists) {
+  std::vector<Item> all;
+  for (std::vector<Item>& list : lists) std::ranges::move(list, std::back_inserter(all));
+  return all;
+}
+
 /// Samples of the token file that a row without packing has.
 std::int64_t samples_of_row(const DataConfig& data) { return data.pairs ? 2 : 1; }
 
@@ -146,14 +154,11 @@ std::vector<TextQuestion> test_questions(const DataConfig& data, const std::stri
   if (data.name == DatasetName::mixture) {
     const auto members = std::ssize(data.mixture);
     std::int64_t place = 0;
-    std::vector<TextQuestion> all;
-    for (auto& own : each_set(data, progress, [&](const DataConfig&one, ProgressSink*sink) {
-           const std::int64_t share = count / members + (place++ < count % members ? 1 : 0);
-           return count > 0 && share == 0 ? std::vector<TextQuestion>()
-                                          : test_questions(one, model_weights, share, sink);
-         }))
-      std::ranges::move(own, std::back_inserter(all));
-    return all;
+    return joined(each_set(data, progress, [&](const DataConfig& one, ProgressSink* sink) {
+      const std::int64_t share = count / members + (place++ < count % members ? 1 : 0);
+      return count > 0 && share == 0 ? std::vector<TextQuestion>()
+                                     : test_questions(one, model_weights, share, sink);
+    }));
   }
   if (is_generated(dataset_row(data.name))) return {};
   DataConfig whole = data;
@@ -193,12 +198,9 @@ std::vector<ShownSample> show_samples(const DataConfig& data, Split split,
                                       const std::string& model_weights, int count,
                                       ProgressSink* progress) {
   if (data.name == DatasetName::mixture) {
-    std::vector<ShownSample> all;
-    for (auto& own : each_set(data, progress, [&](const DataConfig&one, ProgressSink*sink) {
-           return show_samples(one, split, model_weights, count, sink);
-         }))
-      std::ranges::move(own, std::back_inserter(all));
-    return all;
+    return joined(each_set(data, progress, [&](const DataConfig& one, ProgressSink* sink) {
+      return show_samples(one, split, model_weights, count, sink);
+    }));
   }
   if (is_generated(dataset_row(data.name))) return {};
   const OpenSplit open =

@@ -28,6 +28,18 @@ LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs)
           .pairs = inputs.pairs};
 }
 
+Model language_model(Blocks blocks, const ModelSizes& sizes, const ModelInputs& inputs,
+                     std::string config_json, std::vector<std::string> notes) {
+  return {.blocks = std::move(blocks),
+          .config_json = std::move(config_json),
+          .vocab_size = static_cast<int>(sizes.vocab_size),
+          .sequence = inputs.sequence,
+          .experts_per_token = static_cast<int>(sizes.experts_per_token),
+          .notes = std::move(notes),
+          .tile_rows = inputs.tile_rows,
+          .tokens = inputs.own_tokens()};
+}
+
 LanguageHead::LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied,
                            const InitialWeights& init)
     : name_("lm_head"), shape_(shape), norm_(std::move(norm)) {

@@ -32,6 +32,11 @@ struct LanguageShape {
 };
 [[nodiscard]] LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs);
 
+/// The model of these blocks, whose `config_json` and `notes` are as Model has them.
+[[nodiscard]] Model language_model(Blocks blocks, const ModelSizes& sizes,
+                                   const ModelInputs& inputs, std::string config_json,
+                                   std::vector<std::string> notes);
+
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
 /// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a
 /// matrix of its own.

@@ -2,10 +2,9 @@
 import json
 import os
 import pathlib
-import shutil
 import tempfile
 
-from support import expect_success, losses, metrics, only_run, run
+from support import copy_until, expect_success, losses, metrics, only_run, run
 from text_files import write_metamathqa, write_tokenizer  # leaves with 77 without tokenizers
 
 STEPS, HALF = 12, 6
@@ -29,15 +28,6 @@ run:       {{ steps: 12, evaluate: 6, checkpoint: {{ every: 3, keep: 100 }} }}
 
 def launch(recipe, output, ranks, *more):
     return expect_success(run("launch", recipe, "--ranks", ranks, "--set", f"run.output={output}", *more))
-
-
-def copy_until(source, target, step):
-    """The run as it was when its checkpoint of `step` was the newest."""
-    shutil.copytree(source, target)
-    for checkpoint in (target / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.split("-")[1]) > step:
-            shutil.rmtree(checkpoint)
-    return target
 
 
 def events(directory, kind):

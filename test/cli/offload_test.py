@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-from support import expect_success, losses, only_run, processes_naming, rank_processes, run, start
+from support import copy_until, expect_success, losses, only_run, processes_naming, rank_processes, run, start
 
 RECIPE = "recipes/quickstart.yaml"
 SETTINGS = {"run.epochs": 0, "run.steps": 8, "batch.global": 12, "batch.micro": 2, "model.layers": 2, "model.width": 48, "model.mlp_width": 64,
@@ -66,14 +66,6 @@ def expect_same_checkpoint(one, other):
     assert names and names == sorted(file.name for file in other.glob("*.safetensors")), names
     for name in names:
         assert filecmp.cmp(one / name, other / name, shallow=False), name
-
-
-def copy_until(source, target, step):
-    """The run as it was when its checkpoint of `step` was the newest."""
-    shutil.copytree(source, target)
-    for checkpoint in (target / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.split("-")[1]) > step:
-            shutil.rmtree(checkpoint)
 
 
 def test_saves_and_resumes(folder, disk):

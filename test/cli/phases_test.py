@@ -3,11 +3,10 @@ run of its own would be that starts from the weights of the one before."""
 import json
 import os
 import pathlib
-import shutil
 import signal
 import tempfile
 
-from support import DSTRAIN, expect_success, losses, metrics, only_run, rank_processes, run, start, start_ranks
+from support import DSTRAIN, copy_until, expect_success, losses, metrics, only_run, rank_processes, run, start, start_ranks
 
 RECIPE = """
 model:     { name: vit-tiny, layers: 2, width: 32, heads: 2, mlp_width: 64, classes: 10, image_size: 8, patch_size: 4, channels: 1 }
@@ -27,15 +26,6 @@ ENDS = (10, 24, 32)
 
 def launch(output, recipe, ranks, *more):
     return expect_success(run("launch", recipe, "--ranks", ranks, "--set", f"run.output={output}", *more))
-
-
-def copy_until(source, target, step):
-    """The run as it was when its checkpoint of `step` was the newest."""
-    shutil.copytree(source, target)
-    for checkpoint in (target / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.split("-")[1]) > step:
-            shutil.rmtree(checkpoint)
-    return target
 
 
 def state(run_directory, step):

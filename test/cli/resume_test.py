@@ -1,11 +1,10 @@
 """Resume is exact: bit for bit at equal world size, within 1e-5 at any other; damage is found and the checkpoint before it taken."""
 import json
-import shutil
 import signal
 import tempfile
 import pathlib
 
-from support import expect_success, losses, metrics, only_run, run, start
+from support import copy_until, expect_success, losses, metrics, only_run, run, start
 
 STEPS = 12
 HALF = STEPS // 2
@@ -15,14 +14,6 @@ SHORT = ["--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch
 
 def launch(output, ranks, *more, recipe="recipes/quickstart.yaml"):
     return expect_success(run("launch", recipe, "--ranks", ranks, "--set", f"run.output={output}", *SHORT, *more))
-
-
-def copy_until(source, target, step):
-    """The run as it was when its checkpoint of `step` was the newest."""
-    shutil.copytree(source, target)
-    for checkpoint in (target / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.split("-")[1]) > step:
-            shutil.rmtree(checkpoint)
 
 
 def write_cifar(folder, first, others):

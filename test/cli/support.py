@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -15,6 +16,15 @@ def run(*arguments, timeout=300, **options):
     """Runs dstrain to its end; returns the completed process with text output."""
     return subprocess.run([DSTRAIN, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
                           timeout=timeout, stdin=subprocess.DEVNULL, **options)
+
+
+def copy_until(source, target, step):
+    """The run as it was when its checkpoint of `step` was the newest."""
+    shutil.copytree(source, target)
+    for checkpoint in (target / "checkpoints").glob("step-*"):
+        if int(checkpoint.name.split("-")[1]) > step:
+            shutil.rmtree(checkpoint)
+    return target
 
 
 def num_gpus():

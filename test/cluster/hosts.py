@@ -205,3 +205,14 @@ class Hosts:
     def num_logins(self, host):
         """How many ssh connections were let in."""
         return (self.directory / host / "sshd.log").read_text().count("Accepted publickey")
+
+
+def run_tests(module, subject):
+    """Calls the functions test_* of a module's names with `subject`: those that the command line names, or all."""
+    tests = {name: test for name, test in module.items() if name.startswith("test_")}
+    chosen = [test for name, test in tests.items() if len(sys.argv) < 2 or name in sys.argv[1:]]
+    assert chosen, f"no such test: {sys.argv[1:]}"
+    for test in chosen:
+        start = time.monotonic()
+        test(subject)
+        print(f"{test.__name__}: ok, {time.monotonic() - start:.1f} s", flush=True)

@@ -5,10 +5,9 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 
-from hosts import Hosts, start_command
+from hosts import Hosts, run_tests, start_command
 
 SECRET = "0f" * 32
 KUBERNETES = "Kubernetes"
@@ -175,17 +174,6 @@ def test_comes_back(cluster):
     assert "8 ranks on h1, h2, h3, h4 (CPU), continuing" in texts[0], texts
 
 
-def main():
-    tests = {name: test for name, test in globals().items() if name.startswith("test_")}
-    chosen = [test for name, test in tests.items() if len(sys.argv) < 2 or name in sys.argv[1:]]
-    assert chosen, f"no such test: {sys.argv[1:]}"
-    with Hosts(4) as hosts:
-        cluster = Cluster(hosts)
-        for test in chosen:
-            start = time.monotonic()
-            test(cluster)
-            print(f"{test.__name__}: ok, {time.monotonic() - start:.1f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    with Hosts(4) as all_hosts:
+        run_tests(globals(), Cluster(all_hosts))

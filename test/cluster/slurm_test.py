@@ -7,11 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-from hosts import Hosts, require, run_command, start_command
+from hosts import Hosts, require, run_command, run_tests, start_command
 
 FAKE = pathlib.Path(os.environ["FAKE_DSTRAIN"])
 RANK = pathlib.Path(os.environ["FAKE_RANK"])
@@ -336,18 +335,7 @@ def test_lost_node(cluster):
     cluster.gone(output)
 
 
-def main():
-    require("sbatch", "mpirun")
-    wanted = sys.argv[1:]
-    with Hosts(3) as hosts:
-        cluster = Cluster(hosts)
-        for name, test in list(globals().items()):
-            if not name.startswith("test_") or (wanted and name not in wanted):
-                continue
-            start = time.monotonic()
-            test(cluster)
-            print(f"{name}: ok, {time.monotonic() - start:.1f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    require("sbatch", "mpirun")
+    with Hosts(3) as all_hosts:
+        run_tests(globals(), Cluster(all_hosts))

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from hosts import Hosts, require, run_command, start_command
+from hosts import Hosts, require, run_command, run_tests, start_command
 from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
 STEPS = 20
@@ -184,17 +184,6 @@ def test_stopped_rank(cluster):
     assert seconds < limit + 4, seconds
 
 
-def main():
-    tests = {name: test for name, test in globals().items() if name.startswith("test_")}
-    chosen = [test for name, test in tests.items() if len(sys.argv) < 2 or name in sys.argv[1:]]
-    assert chosen, f"no such test: {sys.argv[1:]}"
-    with Hosts(2) as hosts:
-        cluster = Cluster(hosts)
-        for test in chosen:
-            start = time.monotonic()
-            test(cluster)
-            print(f"{test.__name__}: ok, {time.monotonic() - start:.1f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    with Hosts(2) as all_hosts:
+        run_tests(globals(), Cluster(all_hosts))

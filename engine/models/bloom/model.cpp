@@ -69,13 +69,8 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
   blocks.push_back(
       std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
                                      shape, config.tied ? &table : nullptr, initial(config)));
-  return {.blocks = std::move(blocks),
-          .config_json = std::move(config_json),
-          .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = inputs.sequence,
-          .notes = config.notes,
-          .tile_rows = inputs.tile_rows,
-          .tokens = inputs.own_tokens()};
+  return language_model(std::move(blocks), config, inputs, std::move(config_json),
+                        std::move(config.notes));
 }
 
 }  // namespace dstrain

@@ -165,14 +165,10 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
   blocks.push_back(
       std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)), shape,
                                      config.tied ? &table : nullptr, initial(config)));
-  return {.blocks = std::move(blocks),
-          .config_json = std::move(config_json),
-          .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = inputs.sequence,
-          .experts_per_token = static_cast<int>(config.experts_per_token),
-          .notes = config.notes,
-          .tile_rows = config.expert_layers() > 0 ? 0 : inputs.tile_rows,
-          .tokens = inputs.own_tokens()};
+  Model model = language_model(std::move(blocks), config, inputs, std::move(config_json),
+                               std::move(config.notes));
+  if (config.expert_layers() > 0) model.tile_rows = 0;
+  return model;
 }
 
 }  // namespace dstrain
