@@ -1,4 +1,5 @@
 """Files of Weights & Biases, of Prometheus and of samples that a run leaves, read by their own programs where these are installed."""
+import contextlib
 import json
 import os
 import pathlib
@@ -139,7 +140,8 @@ with tempfile.TemporaryDirectory() as scratch:
     while time.monotonic() < until and file.stat().st_size < 40000:
         time.sleep(0.05)
     for pid in rank_processes(directory).values():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # The loss of the first ends the others.
+            os.kill(pid, signal.SIGKILL)
     killed.communicate(timeout=60)
     steps = [r for r in read_records(file) if r.WhichOneof("record_type") == "history"]
     assert len(steps) > 20, len(steps)

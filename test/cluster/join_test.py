@@ -1,6 +1,7 @@
 """`dstrain launch` started once on each host by something else than us (launcher/transport/meeting.h): what each scheduler's variables lead to,
 who is missing, wrong secrets, a process that comes back. Four hosts, each a network and a process space of its own. Without arguments all
 tests; with names only those."""
+import contextlib
 import json
 import os
 import shutil
@@ -51,7 +52,8 @@ class Cluster:
     def kill(self, host, output):
         """Every process of the job there, at once, as when a pod is taken away."""
         for pid in self.hosts.processes(f"JOIN_TEST={output}", host):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # A rank ends with its agent, which may be killed first.
+                os.kill(pid, signal.SIGKILL)
 
     def ready(self, output, count, limit=30):
         begin = time.monotonic()

@@ -1,5 +1,6 @@
 """dstrain in a Slurm cluster of fake hosts: exit codes (promise 10), allocation and its mistakes (11), PMIx (12), losses of agent,
 controller and srun (4, 5), pre-emption and requeue (8, 31), --slurm."""
+import contextlib
 import json
 import os
 import pathlib
@@ -165,7 +166,8 @@ def test_losses(cluster):
     job = cluster.start([*salloc, *cluster.launch(output, "print here daemon sleep 60000")])
     running(cluster, output, 2)
     for pid in agents(hosts, "h2"):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     text, _ = job.communicate(timeout=20)
     assert job.returncode == 75, text
     assert failure(output)["root"]["host"] == "h2", failure(output)
