@@ -114,8 +114,9 @@ void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
       "Default: never.");
   app.add_option(
       "--run-name", options.run_name,
-      "Name of the run directory, instead of one with time and id; with --resume auto the run "
-      "of this name goes on.");
+      "Name of the run directory, instead of one with time and id. With --resume the run of this "
+      "name goes on\n"
+      "where it has a checkpoint; else it starts from DIR, or anew.");
   app.add_flag("--dry-run", options.dry_run,
                "Print who would run where, with which environment and command; start nothing.");
 }

@@ -93,8 +93,6 @@ void check(const JobOptions& job, const launcher::SubmitOptions& options) {
   refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
          "Slurm chooses the nodes; --sbatch --nodelist=n1,n2 names them");
   refuse(!launch.run_name.empty(), "--run-name", "the run directory is called slurm-<job>");
-  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
-         "start from a checkpoint inside an allocation (salloc), or with slurm/train.sbatch");
   check_ranks(options);
 }
 
@@ -112,8 +110,6 @@ void check_for_jobset(const JobOptions& job, const SubmitRequest& request) {
   }
   refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
          "Kubernetes chooses the nodes; a nodeSelector in the manifest narrows its choice");
-  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
-         "the run of this name goes on by itself: copy a checkpoint into it");
   refuse(!request.options.gpu_type.empty(), "a type in --gpus-per-node",
          "say N alone; a nodeSelector in the manifest names the type");
   check_ranks(request.options);
@@ -233,6 +229,8 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   options.program = fs::read_symlink("/proc/self/exe");
   options.working_directory = fs::current_path();
   options.launch = launch_arguments(*request.app);
+  if (job.launch.resume.mode == launcher::Resume::Mode::path)
+    options.resume = launcher::resume_source(job.launch.resume.path).string();
   if (!request.setup.empty()) options.setup = read_setup(request.setup);
   if (job.launch.dry_run) {
     launcher::refuse_secrets(options);
@@ -274,6 +272,8 @@ int emit_jobset(const JobOptions& job, const SubmitRequest& request) {
   jobset.nodes = options.nodes;
   jobset.gpus_per_node = options.gpus_per_node;
   jobset.launch = launch_arguments(*request.app);
+  if (job.launch.resume.mode == launcher::Resume::Mode::path)
+    jobset.resume = job.launch.resume.path;
   if (job.launch.request.ranks == 0 && options.ranks_per_node > 0) {
     jobset.launch.emplace_back("--ranks");
     jobset.launch.push_back(std::to_string(world_size));

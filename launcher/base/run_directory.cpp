@@ -24,7 +24,9 @@ RunDirectory make_new(const fs::path& output, const std::string& recipe, std::ti
   return run;
 }
 
-RunDirectory open_named(const fs::path& output, const std::string& name, Resume::Mode resume) {
+/// `from`: what a run starts from that has no checkpoint of its own yet; empty: nothing.
+RunDirectory open_named(const fs::path& output, const std::string& name, Resume::Mode resume,
+                        const fs::path& from) {
   const bool plain = name.find('/') == std::string::npos && !name.starts_with('.');
   if (!plain) {
     throw Error(ErrorKind::usage, fmt::format("--run-name {}: not a plain folder name", name),
@@ -46,8 +48,17 @@ RunDirectory open_named(const fs::path& output, const std::string& name, Resume:
                   fmt::format("{} holds a run with checkpoints", run.path.string()),
                   "go on with it by --resume auto, or choose another --run-name");
     }
+    if (from.lexically_normal().parent_path().parent_path() == run.path) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("--run-name {}: --resume {} is a checkpoint of that run itself", name,
+                              from.string()),
+                  "choose another --run-name for a run that starts from it");
+    }
     run.continued = true;
     run.resume_from = run.path.string();
+    if (from != run.path) run.left_aside = from.string();
+  } else {
+    run.resume_from = from.string();
   }
   return run;
 }
@@ -109,34 +120,36 @@ NewestRun find_newest_run(const fs::path& output, const std::string& recipe, std
   return newest;
 }
 
+fs::path resume_source(const std::string& path) {
+  fs::path given = fs::absolute(path).lexically_normal();
+  if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
+  const char* hint = "give a run directory, one of its checkpoints/step-* folders, auto or never";
+  if (path_kind(given, ErrorKind::usage) != PathKind::folder)
+    throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", path), hint);
+  if (!has_checkpoint(given) && !is_checkpoint(given)) {
+    throw Error(ErrorKind::usage, fmt::format("--resume {}: holds no complete checkpoint", path),
+                hint);
+  }
+  return given;
+}
+
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
                                 const Resume& resume, std::time_t now, const std::string& name) {
   RunDirectory run;
   std::optional<fs::path> continued;
   std::vector<fs::path> of_the_future;
-  if (!name.empty() && resume.mode != Resume::Mode::path) {
-    run = open_named(output, name, resume.mode);
+  const fs::path given = resume.mode == Resume::Mode::path ? resume_source(resume.path) : "";
+  if (!name.empty()) {
+    run = open_named(output, name, resume.mode, given);
   } else if (resume.mode == Resume::Mode::newest) {
     NewestRun newest = find_newest_run(output, recipe, now);
     continued = newest.run;
     of_the_future = std::move(newest.of_the_future);
-  } else if (resume.mode == Resume::Mode::path) {
-    fs::path given = fs::absolute(resume.path).lexically_normal();
-    if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
-    if (path_kind(given, ErrorKind::usage) != PathKind::folder) {
-      throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume.path),
-                  "give a run directory, one of its checkpoints/step-* folders, auto or never");
-    }
-    if (has_checkpoint(given)) {
-      continued = given;
-    } else if (is_checkpoint(given)) {
-      run = make_new(output, recipe, now);
-      run.resume_from = given.string();
-    } else {
-      throw Error(ErrorKind::usage,
-                  fmt::format("--resume {}: holds no complete checkpoint", resume.path),
-                  "give a run directory, one of its checkpoints/step-* folders, auto or never");
-    }
+  } else if (is_checkpoint(given)) {
+    run = make_new(output, recipe, now);
+    run.resume_from = given.string();
+  } else if (!given.empty()) {
+    continued = given;
   }
   if (continued) {
     run.path = fs::absolute(*continued).lexically_normal();

@@ -33,15 +33,21 @@ struct RunDirectory {
   /// Argument of the ranks' `--resume`: a run directory, a checkpoint directory, or empty for a
   /// fresh start.
   std::string resume_from;
+  /// The path of --resume, where the named run went on from a checkpoint of its own instead.
+  std::string left_aside = {};
   UniqueFd lock;  ///< held while the job lives: two jobs never share a run directory
   /// Runs that "auto" left out, since their names give a time that has not come yet.
   std::vector<std::filesystem::path> of_the_future = {};
 };
 
+/// The run directory or checkpoint that `--resume PATH` names, absolute. Error{usage} where there
+/// is none.
+[[nodiscard]] std::filesystem::path resume_source(const std::string& path);
+
 /// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`. With a `name` it is
-/// `<output>/<name>`: made when it is not there, continued under Mode::newest when it holds a
-/// checkpoint. Error{usage} when the path of `resume` holds no checkpoint, is used by another job,
-/// or the output folder cannot be written.
+/// `<output>/<name>`: made when it is not there, continued unless under Mode::never when it holds a
+/// checkpoint; a run that has none yet starts from the path of `resume`. Error{usage} when the path
+/// of `resume` holds no checkpoint, is used by another job, or the output folder cannot be written.
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
                                               const std::string& recipe, const Resume& resume,
                                               std::time_t now, const std::string& name = {});

@@ -157,8 +157,9 @@ void add_options(ScriptText& script, const SubmitOptions& options, const fs::pat
 /// `recipe`: a word of the shell.
 void add_launch(ScriptText& script, const SubmitOptions& options, const fs::path& program,
                 const std::string& recipe) {
-  std::vector<std::string> words = {ScriptText::shell_word(program.string()), "launch", recipe,
-                                    "--run-name \"slurm-$SLURM_JOB_ID\" --resume auto"};
+  std::vector<std::string> words = {
+      ScriptText::shell_word(program.string()), "launch", recipe,
+      "--run-name \"slurm-$SLURM_JOB_ID\" --resume " + ScriptText::shell_word(options.resume)};
   for (const std::string& argument : options.launch)
     words.push_back(ScriptText::shell_word(argument));
   script.command(words);

@@ -80,9 +80,9 @@ std::string unexpanded(std::string word) {
 }
 
 std::string command(const JobsetOptions& options) {
-  std::vector<std::string> words = {"dstrain",    "launch",     "/etc/dstrain/recipe.yaml",
-                                    "--run-name", options.name, "--resume",
-                                    "auto"};
+  std::vector<std::string> words = {"dstrain",     "launch",     "/etc/dstrain/recipe.yaml",
+                                    "--run-name",  options.name, "--resume",
+                                    options.resume};
   words.insert(words.end(), options.launch.begin(), options.launch.end());
   std::string text = "              command:\n";
   for (const std::string& word : words)

@@ -15,6 +15,7 @@ struct JobsetOptions {
   std::string rdma_resource = {};  ///< extended resource, one for each pod: rdma/ib; empty: none
   int nodes = 1;
   int gpus_per_node = 0;                 ///< 0: ranks on the CPU
+  std::string resume = "auto";           ///< as SubmitOptions::resume, as the pods see it
   std::vector<std::string> launch = {};  ///< further arguments of `dstrain launch`
 };
 

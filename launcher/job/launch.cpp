@@ -145,6 +145,12 @@ class Job {
           "{} goes on with it",
           short_path(run), short_path(run)));
     }
+    if (!run_.left_aside.empty()) {
+      console_.lines(
+          fmt::format("--resume {}: the run {} has checkpoints of its own and goes on "
+                      "from these",
+                      short_path(run_.left_aside), run_.path.filename().string()));
+    }
     try {
       return run_to_the_end();
     } catch (const Error&) {

@@ -25,7 +25,9 @@ struct SubmitOptions {
   std::string qos = {};
   std::vector<std::string> sbatch = {};  ///< further arguments of sbatch
   std::vector<std::string> launch = {};  ///< further arguments of `dstrain launch`
-  std::string setup = {};                ///< lines of bash before the launch: module load ...
+  /// What the run starts from, a run directory or a checkpoint; from then on its own newest one.
+  std::string resume = "auto";
+  std::string setup = {};  ///< lines of bash before the launch: module load ...
 };
 
 /// The batch script of a job whose files lie in `folder` (absolute): options of Slurm, the lines of

@@ -290,7 +290,7 @@ std::optional<JoinedRole> join(const Machine& machine, const Variables& variable
                                                                   std::move(meeting), say),
                       .exit_code = std::nullopt};
   };
-  const int tasks = started_tasks(variables);
+  const StartedTasks tasks = started_tasks(variables);
   const std::optional<int> rank = pmix_rank();
   // An mpirun inside of pods has started this process; who sets DSTRAIN_INDEX means it.
   const bool by_pmix = rank && variables(join_variable::kIndex) == nullptr;
@@ -300,12 +300,12 @@ std::optional<JoinedRole> join(const Machine& machine, const Variables& variable
     DialListener listener(meeting->port, meeting->secret, static_cast<std::size_t>(meeting->count));
     return as_controller(std::move(listener), *meeting);
   }
-  if (tasks == 1 || (!rank && tasks == 0)) return std::nullopt;
+  if (tasks.count == 1 || (!rank && tasks.count == 0)) return std::nullopt;
   if (!rank) {
     throw Error(ErrorKind::usage,
-                fmt::format("{} `dstrain launch` were started that cannot find each other: there "
-                            "is no PMIx",
-                            tasks),
+                fmt::format("{}={}: so many `dstrain launch` were started, which cannot find each "
+                            "other: there is no PMIx",
+                            tasks.variable, tasks.count),
                 kOneEach);
   }
   if (*rank > 0) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
 #include <string_view>
 
 #include "engine/base/error.h"
@@ -51,6 +50,20 @@ constexpr std::array kPrograms = {
                      "PET_MASTER_PORT"},
     MeetingVariables{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS",
                      nullptr},
+};
+
+/// The variables by which a program numbers the processes that it starts, and says how many these
+/// are. Seen of srun, OpenMPI and MPICH's hydra; flux run's are those of its source (shell/task.c).
+/// torchrun's are left out: they are often leftovers of a shell.
+struct TaskVariables {
+  const char* task;
+  const char* size;
+};
+constexpr std::array kTasks = {
+    TaskVariables{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+    TaskVariables{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    TaskVariables{"PMI_RANK", "PMI_SIZE"},
+    TaskVariables{"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
 };
 
 /// A set variable that is not empty.
@@ -225,15 +238,16 @@ std::pair<Meeting, PmixHelper> meet_by_pmix(const std::optional<DialTarget>& own
   return {std::move(meeting), std::move(answer.helper)};
 }
 
-int started_tasks(const Variables& variables) {
-  const auto number = [&](const char* variable) {
-    const char* text = variables(variable);
+StartedTasks started_tasks(const Variables& variables) {
+  StartedTasks started;
+  for (const auto& [task, size] : kTasks) {
+    const auto text = text_of(variables, size);
+    if (!text || !text_of(variables, task)) continue;
     int value = 0;
-    if (text != nullptr) std::from_chars(text, text + std::strlen(text), value);
-    return value;
-  };
-  const bool step = variables("SLURM_STEP_ID") != nullptr && variables("SLURM_PROCID") != nullptr;
-  return std::max(step ? number("SLURM_STEP_NUM_TASKS") : 0, number("OMPI_COMM_WORLD_SIZE"));
+    std::from_chars(text->data(), text->data() + text->size(), value);
+    if (value > started.count) started = {.count = value, .variable = size};
+  }
+  return started;
 }
 
 }  // namespace dstrain::launcher

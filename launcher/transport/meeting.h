@@ -54,12 +54,16 @@ inline constexpr int kJoinPort = 29470;
 [[nodiscard]] std::pair<Meeting, PmixHelper> meet_by_pmix(const std::optional<DialTarget>& own,
                                                           const Variables& variables);
 
-/// How many processes the srun or mpirun that started this one has started; 0: not started so.
-[[nodiscard]] int started_tasks(const Variables& variables);
+/// How many processes the program that started this one has started, and the variable that says so.
+struct StartedTasks {
+  int count = 0;  ///< 0: no such program is known
+  const char* variable = "";
+};
+[[nodiscard]] StartedTasks started_tasks(const Variables& variables);
 
 /// What to do about a start that is none of one process a node.
 inline constexpr const char* kOneEach =
-    "one process for each node: srun --mpi=pmix --ntasks-per-node=1, mpirun --map-by ppr:1:node; "
-    "or `dstrain launch` once, in the batch script";
+    "one process for each node: srun --mpi=pmix --ntasks-per-node=1, mpirun --map-by ppr:1:node, "
+    "flux run -o pmi=pmix; or `dstrain launch` once, in the batch script";
 
 }  // namespace dstrain::launcher

@@ -81,6 +81,8 @@ def test_manifests(folder):
     assert jobs["metadata"]["name"] == "quickstart" and "resources" not in container, jobs
     assert container["command"] == ["dstrain", "launch", "/etc/dstrain/recipe.yaml", "--run-name", "quickstart", "--resume", "auto",
                                     "--max-restarts", "3", "--ranks", "8"], container
+    _, _, resumed = documents(emit("--nodes", 4, *KUBERNETES, "--resume", "runs/earlier"))
+    assert resumed["command"][3:7] == ["--run-name", "quickstart", "--resume", "runs/earlier"], resumed
     kept = folder / "recipe.yaml"
     kept.write_text(config["data"]["recipe.yaml"])
     resolved = yaml.safe_load(config["data"]["recipe.yaml"])

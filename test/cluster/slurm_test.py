@@ -226,6 +226,11 @@ def test_requeue(cluster):
     assert "again" in text and text.index("here") < text.index("again"), text
     assert f"--resume {output}/slurm-{job}" in text, text
 
+    # Another job starts from what that one saved, in a run of its own.
+    first, job = job, cluster.run([*train, "--resume", output / f"slurm-{job}"], env=environment).strip()
+    assert cluster.wait_job(job) == 0, cluster.text_of(job)
+    assert f"--resume {output}/slurm-{first}" in cluster.text_of(job) and (output / f"slurm-{job}").is_dir(), cluster.text_of(job)
+
     recipe.write_text("exit 93")
     job = cluster.run(train, env=environment).strip()
     assert cluster.wait_job(job) == 93, cluster.text_of(job)

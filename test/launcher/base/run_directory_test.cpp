@@ -113,6 +113,35 @@ TEST_CASE("resume takes a run directory, a checkpoint, and nothing else", "[laun
       "--resume " + output.path().string() + ": holds no complete checkpoint");
 }
 
+TEST_CASE("a named run starts from what --resume names, and goes on from its own checkpoints",
+          "[launcher][run]") {
+  dstrain::test::TempDir output;
+  const auto earlier =
+      make_run(output.path(), "vit-20260101T000000Z-aaaaaa", "step-00000010", true);
+  const auto checkpoint = earlier / "checkpoints" / "step-00000010";
+  const auto open = [&](const fs::path& from, const char* name) {
+    return open_run_directory(output.path(), "vit", resume_from(from.string()), kNow, name);
+  };
+  for (const auto& from : {earlier, checkpoint}) {
+    const auto run = open(from, "again");
+    CHECK(run.path == output / "again");
+    CHECK(!run.continued);
+    CHECK(run.resume_from == from.string());
+  }
+  // Put back into the queue after a save.
+  make_run(output.path(), "again", "step-00000020", true);
+  const auto run = open(checkpoint, "again");
+  CHECK(run.continued);
+  CHECK(run.resume_from == (output / "again").string());
+  CHECK(run.left_aside == checkpoint.string());
+  const auto itself = open(earlier, "vit-20260101T000000Z-aaaaaa");
+  CHECK(itself.path == earlier);
+  CHECK(itself.left_aside.empty());
+  REQUIRE_THROWS_WITH(open(checkpoint, "vit-20260101T000000Z-aaaaaa"),
+                      "--run-name vit-20260101T000000Z-aaaaaa: --resume " + checkpoint.string() +
+                          " is a checkpoint of that run itself");
+}
+
 TEST_CASE("an output folder that cannot be made is a usage error with a way out",
           "[launcher][run]") {
   try {

@@ -45,6 +45,8 @@ TEST_CASE("the printed script stands alone: recipe, setup and launch",
   options.sbatch.emplace_back("--comment=it's a \\ b");
   options.setup = "module load cuda\nset -e\nsource /shared/env/bin/activate";
   dstrain::test::compare_with_file(printed_script(options), "test/launcher/golden/printed.sbatch");
+  options.resume = "/shared/runs/an old one";
+  CHECK_THAT(printed_script(options), Catch::Contains("--resume '/shared/runs/an old one'"));
   options.recipe = "a: |\n  END_OF_RECIPE\n";
   CHECK_THAT(printed_script(options), Catch::Contains("\nEND_OF_RECIPE_\n"));
 }

@@ -116,6 +116,31 @@ TEST_CASE("one process alone meets nobody and needs no secret", "[launcher][join
   CHECK_FALSE(meeting_in_environment(variables(empty)));
 }
 
+TEST_CASE("programs that start several processes are known by their variables",
+          "[launcher][join]") {
+  const auto started = [](const Table& table) { return started_tasks(variables(table)); };
+  CHECK(started({}).count == 0);
+  // A batch script; a shell from which stale numbers were exported without a rank.
+  CHECK(started({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).count == 0);
+  CHECK(started({{"WORLD_SIZE", "8"}}).count == 0);
+  CHECK(started({{"PMI_SIZE", "4"}}).count == 0);
+  const std::pair<const char*, const char*> rows[] = {
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}};
+  for (const auto& [task, size] : rows) {
+    INFO(size);
+    const StartedTasks found = started({{task, "0"}, {size, "4"}});
+    CHECK(found.count == 4);
+    CHECK(std::string(found.variable) == size);
+  }
+  // flux run -n 1 in a job of mpirun: whoever has started more counts.
+  CHECK(started(
+            {{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "1"}, {"PMI_RANK", "2"}, {"PMI_SIZE", "3"}})
+            .count == 3);
+}
+
 TEST_CASE("variables that do not describe a meeting are refused by name", "[launcher][join]") {
   const Table kube = {
       {"JOB_COMPLETION_INDEX", "2"}, {"DSTRAIN_HOSTS", "4"}, {"DSTRAIN_CONTROLLER", "h"}};
