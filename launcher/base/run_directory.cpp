@@ -17,50 +17,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-RunDirectory make_new(const fs::path& output, const std::string& recipe, std::time_t now) {
-  RunDirectory run;
-  run.path = make_dated_directory(fs::absolute(output).lexically_normal(), recipe, now);
-  run.made = true;
-  return run;
-}
-
 /// `from`: what a run starts from that has no checkpoint of its own yet; empty: nothing.
-RunDirectory open_named(const fs::path& output, const std::string& name, Resume::Mode resume,
-                        const fs::path& from) {
+ChosenRun choose_named(const fs::path& output, const std::string& name, Resume::Mode resume,
+                       const fs::path& from) {
   const bool plain = name.find('/') == std::string::npos && !name.starts_with('.');
   if (!plain) {
     throw Error(ErrorKind::usage, fmt::format("--run-name {}: not a plain folder name", name),
                 "the parent folder is run.output of the recipe");
   }
-  RunDirectory run;
-  run.path = fs::absolute(output / name).lexically_normal();
+  ChosenRun run{.path = fs::absolute(output / name).lexically_normal()};
+  if (!has_checkpoint(run.path)) {
+    run.resume_from = from.string();
+    return run;
+  }
+  if (resume == Resume::Mode::never) {
+    throw Error(ErrorKind::usage, fmt::format("{} holds a run with checkpoints", run.path.string()),
+                "go on with it by --resume auto, or choose another --run-name");
+  }
+  if (from.parent_path().parent_path() == run.path) {
+    throw Error(ErrorKind::usage,
+                fmt::format("--run-name {}: --resume {} is a checkpoint of that run itself", name,
+                            from.string()),
+                "choose another --run-name for a run that starts from it");
+  }
+  run.continued = true;
+  run.resume_from = run.path.string();
+  if (from != run.path) run.left_aside = from.string();
+  return run;
+}
+
+/// Whether it was not there.
+bool make_folder(const fs::path& folder) {
   std::error_code error;
-  fs::create_directories(run.path.parent_path(), error);
-  if (!error) run.made = fs::create_directory(run.path, error);
+  fs::create_directories(folder.parent_path(), error);
+  const bool made = !error && fs::create_directory(folder, error);
   if (error) {
     throw Error(ErrorKind::usage,
-                fmt::format("cannot make {}: {}", run.path.string(), error.message()),
+                fmt::format("cannot make {}: {}", folder.string(), error.message()),
                 "choose a folder that can be written, with --set run.output=DIR");
   }
-  if (has_checkpoint(run.path)) {
-    if (resume == Resume::Mode::never) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} holds a run with checkpoints", run.path.string()),
-                  "go on with it by --resume auto, or choose another --run-name");
-    }
-    if (from.lexically_normal().parent_path().parent_path() == run.path) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("--run-name {}: --resume {} is a checkpoint of that run itself", name,
-                              from.string()),
-                  "choose another --run-name for a run that starts from it");
-    }
-    run.continued = true;
-    run.resume_from = run.path.string();
-    if (from != run.path) run.left_aside = from.string();
-  } else {
-    run.resume_from = from.string();
-  }
-  return run;
+  return made;
 }
 
 /// Removes those of a launcher that was killed; the one that holds the lock has none yet.
@@ -78,18 +74,6 @@ Resume resume_from(const std::string& text) {
   if (text.empty() || text == "never") return {};
   if (text == "auto") return {.mode = Resume::Mode::newest};
   return {.mode = Resume::Mode::path, .path = text};
-}
-
-std::string to_text(const Resume& resume) {
-  switch (resume.mode) {
-    case Resume::Mode::never:
-      return "never";
-    case Resume::Mode::newest:
-      return "auto";
-    case Resume::Mode::path:
-      return resume.path;
-  }
-  return {};
 }
 
 bool has_checkpoint(const fs::path& directory) {
@@ -133,30 +117,33 @@ fs::path resume_source(const std::string& path) {
   return given;
 }
 
+ChosenRun choose_run(const fs::path& output, const std::string& recipe, const Resume& resume,
+                     std::time_t now, const std::string& name) {
+  const fs::path given = resume.mode == Resume::Mode::path ? resume_source(resume.path) : "";
+  if (!name.empty()) return choose_named(output, name, resume.mode, given);
+  ChosenRun run;
+  if (resume.mode == Resume::Mode::newest) {
+    NewestRun newest = find_newest_run(output, recipe, now);
+    if (newest.run) run.path = fs::absolute(*newest.run).lexically_normal();
+    run.of_the_future = std::move(newest.of_the_future);
+  } else if (is_checkpoint(given)) {
+    run.resume_from = given.string();
+  } else {
+    run.path = given;
+  }
+  run.continued = !run.path.empty();
+  if (run.continued) run.resume_from = run.path.string();
+  return run;
+}
+
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
                                 const Resume& resume, std::time_t now, const std::string& name) {
-  RunDirectory run;
-  std::optional<fs::path> continued;
-  std::vector<fs::path> of_the_future;
-  const fs::path given = resume.mode == Resume::Mode::path ? resume_source(resume.path) : "";
-  if (!name.empty()) {
-    run = open_named(output, name, resume.mode, given);
-  } else if (resume.mode == Resume::Mode::newest) {
-    NewestRun newest = find_newest_run(output, recipe, now);
-    continued = newest.run;
-    of_the_future = std::move(newest.of_the_future);
-  } else if (is_checkpoint(given)) {
-    run = make_new(output, recipe, now);
-    run.resume_from = given.string();
-  } else if (!given.empty()) {
-    continued = given;
-  }
-  if (continued) {
-    run.path = fs::absolute(*continued).lexically_normal();
-    run.continued = true;
-    run.resume_from = run.path.string();
-  } else if (run.path.empty()) {
-    run = make_new(output, recipe, now);
+  RunDirectory run{choose_run(output, recipe, resume, now, name), /*made=*/false, UniqueFd()};
+  if (run.path.empty()) {
+    run.path = make_dated_directory(fs::absolute(output).lexically_normal(), recipe, now);
+    run.made = true;
+  } else {
+    run.made = make_folder(run.path);
   }
   run.lock = lock_run(run.path);
   remove_tokens(run.path);
@@ -166,7 +153,6 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
     throw Error(refusal_kind(error),
                 fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
   }
-  run.of_the_future = std::move(of_the_future);
   return run;
 }
 

@@ -22,32 +22,38 @@ struct Resume {
 };
 /// "never" (or empty), "auto" or a path.
 [[nodiscard]] Resume resume_from(const std::string& text);
-/// The reverse.
-[[nodiscard]] std::string to_text(const Resume& resume);
 
-/// Where a run writes, and from where its ranks resume.
-struct RunDirectory {
-  std::filesystem::path path;  ///< absolute
-  bool continued = false;      ///< it held an earlier part of the run
-  bool made = false;           ///< it was not there before
+/// Where a run will write, and from where its ranks resume; nothing is made yet.
+struct ChosenRun {
+  std::filesystem::path path;  ///< absolute; empty: a new one with time and id
+  bool continued = false;      ///< it holds an earlier part of the run
   /// Argument of the ranks' `--resume`: a run directory, a checkpoint directory, or empty for a
   /// fresh start.
-  std::string resume_from;
-  /// The path of --resume, where the named run went on from a checkpoint of its own instead.
+  std::string resume_from = {};
+  /// The path of --resume, where the named run goes on from a checkpoint of its own instead.
   std::string left_aside = {};
-  UniqueFd lock;  ///< held while the job lives: two jobs never share a run directory
-  /// Runs that "auto" left out, since their names give a time that has not come yet.
+  /// Runs that "auto" leaves out, since their names give a time that has not come yet.
   std::vector<std::filesystem::path> of_the_future = {};
+};
+
+/// The same once it is there.
+struct RunDirectory : ChosenRun {
+  bool made = false;  ///< it was not there before
+  UniqueFd lock;      ///< held while the job lives: two jobs never share a run directory
 };
 
 /// The run directory or checkpoint that `--resume PATH` names, absolute. Error{usage} where there
 /// is none.
 [[nodiscard]] std::filesystem::path resume_source(const std::string& path);
 
-/// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`. With a `name` it is
-/// `<output>/<name>`: made when it is not there, continued unless under Mode::never when it holds a
-/// checkpoint; a run that has none yet starts from the path of `resume`. Error{usage} when the path
-/// of `resume` holds no checkpoint, is used by another job, or the output folder cannot be written.
+/// The run directory is `<output>/<recipe>-<utc time>-<short id>`. With a `name` it is
+/// `<output>/<name>`, continued unless under Mode::never when it holds a checkpoint; a run that has
+/// none yet starts from the path of `resume`. Error{usage} when that path holds no checkpoint.
+[[nodiscard]] ChosenRun choose_run(const std::filesystem::path& output, const std::string& recipe,
+                                   const Resume& resume, std::time_t now,
+                                   const std::string& name = {});
+/// Makes what choose_run() chose, or takes it over. Error{usage} when it is used by another job, or
+/// the output folder cannot be written.
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
                                               const std::string& recipe, const Resume& resume,
                                               std::time_t now, const std::string& name = {});

@@ -117,15 +117,16 @@ class Job {
   }
 
   void describe_only() {
-    const fs::path name = options_.run_name.empty()
-                              ? fs::path(options_.recipe_name + "-<utc time>-<short id>")
-                              : fs::path(options_.run_name);
-    const fs::path run = fs::absolute(options_.output).lexically_normal() / name;
+    ChosenRun run = choose_run(options_.output, options_.recipe_name, options_.resume,
+                               std::time(nullptr), options_.run_name);
+    say_choice(run);
+    if (run.path.empty()) {
+      run.path = fs::absolute(options_.output).lexically_normal() /
+                 (options_.recipe_name + "-<utc time>-<short id>");
+    }
     std::vector<PrepareJob> jobs;
     for (const NodePlacement& node : placement_.nodes) {
-      jobs.push_back(
-          prepare_job(options_, node, placement_.world_size, run,
-                      options_.resume.mode == Resume::Mode::never ? "" : to_text(options_.resume)));
+      jobs.push_back(prepare_job(options_, node, placement_.world_size, run.path, run.resume_from));
     }
     std::string text = describe(placement_, jobs, openmp_choice(::getenv));
     redactor().apply(text);
@@ -135,22 +136,7 @@ class Job {
   int run() {
     run_ = open_run_directory(options_.output, options_.recipe_name, options_.resume,
                               std::time(nullptr), options_.run_name);
-    if (options_.resume.mode == Resume::Mode::newest && !run_.continued) {
-      console_.lines(
-          "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
-    }
-    for (const fs::path& run : run_.of_the_future) {
-      console_.lines(fmt::format(
-          "--resume auto: {} is left out, its name gives a time that has not come yet; --resume "
-          "{} goes on with it",
-          short_path(run), short_path(run)));
-    }
-    if (!run_.left_aside.empty()) {
-      console_.lines(
-          fmt::format("--resume {}: the run {} has checkpoints of its own and goes on "
-                      "from these",
-                      short_path(run_.left_aside), run_.path.filename().string()));
-    }
+    say_choice(run_);
     try {
       return run_to_the_end();
     } catch (const Error&) {
@@ -160,6 +146,25 @@ class Job {
   }
 
  private:
+  void say_choice(const ChosenRun& run) {
+    if (options_.resume.mode == Resume::Mode::newest && !run.continued) {
+      console_.lines(
+          "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
+    }
+    for (const fs::path& future : run.of_the_future) {
+      console_.lines(fmt::format(
+          "--resume auto: {} is left out, its name gives a time that has not come yet; --resume "
+          "{} goes on with it",
+          short_path(future), short_path(future)));
+    }
+    if (!run.left_aside.empty()) {
+      console_.lines(
+          fmt::format("--resume {}: the run {} has checkpoints of its own and goes on "
+                      "from these",
+                      short_path(run.left_aside), run.path.filename().string()));
+    }
+  }
+
   int run_to_the_end() {
     while (true) {
       write_run_files(run_, files_);
