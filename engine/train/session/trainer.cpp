@@ -300,6 +300,7 @@ void Trainer::handle(const StepOutcome& outcome) {
 
 /// Collective.
 void Trainer::give_up(const StepOutcome& outcome) {
+  wait_for_saves();  // one that is under way is kept or refused with a word
   const Session::NonFinite found = session_.explain_non_finite(outcome);
   // All ranks know of it; the report is to name the one where it began.
   const bool own = found.rank < 0 || found.rank == world_.rank;
