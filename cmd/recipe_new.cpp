@@ -85,7 +85,8 @@ void refuse_without_effect(const NewOptions& options, const draft::DataFacts& da
       {"--response", options.response, data.name == DatasetName::jsonl, "JSON Lines of any fields"},
       {"--template", options.chat_template, data.name == DatasetName::chat, "chats"},
       {"--tokenizer", options.tokenizer, data.is_text(), "text"},
-      {"--label", options.label, !data.label.empty(), "parquet files of images and CIFAR-100"}};
+      {"--label", options.label, !data.label.empty(),
+       "parquet files of images, CIFAR-100 and tars"}};
   for (const auto& one : given) {
     if (!one.value.empty() && !one.has_effect)
       throw Error(ErrorKind::usage,
@@ -155,6 +156,7 @@ void measure(draft::Facts& facts) {
   data.prompt = facts.data.prompt;
   data.response = facts.data.response;
   data.template_file = facts.chat_template;
+  data.pairs = facts.data.pairs;
   facts.lengths = draft::measure_lengths(data, /*weights=*/"");
   const draft::TextLengths& lengths = facts.lengths;
   if (lengths.unusable > 0)
@@ -288,13 +290,14 @@ Command add_recipe_new(CLI::App& root) {
   app->add_option("model", options->model,
                   "Folder with config.json and weights, ORG/NAME or hf://ORG/NAME of the Hub, or a "
                   "published size such as\nqwen2.5-0.5b, vit-base or resnet50.");
-  app->add_option("data", options->data,
-                  "File or folder, ORG/NAME or hf://datasets/ORG/NAME of the Hub, or cifar100, "
-                  "food101, squad, metamathqa, digits.\n"
-                  "Images: a folder for each class, Food-101, CIFAR, parquet. Text: JSON Lines, "
-                  "JSON or parquet of chats\n"
-                  "(messages, ShareGPT, Alpaca, prompt and completion), SQuAD, MetaMathQA, or JSON "
-                  "Lines of any fields.");
+  app->add_option(
+      "data", options->data,
+      "File or folder, ORG/NAME or hf://datasets/ORG/NAME of the Hub, or cifar100, "
+      "food101, squad, metamathqa, digits.\n"
+      "Images: a folder for each class, Food-101, CIFAR, parquet, tars. Text: JSON Lines, "
+      "JSON or parquet of chats\n"
+      "(messages, ShareGPT, Alpaca, prompt and completion, pairs of chosen and rejected), "
+      "SQuAD, MetaMathQA, or\nJSON Lines of any fields.");
   app->add_option("-o,--output", options->output,
                   "Recipe to write. Default: MODEL_DATA.yaml in this folder.");
   CLI::Option* full = app->add_flag("--full", options->full, "Train all weights.");
@@ -317,7 +320,8 @@ Command add_recipe_new(CLI::App& root) {
                   "Folder, tokenizer.json or ORG/NAME. Default: the model's.");
   app->add_option("--template", options->chat_template,
                   "Jinja file of chats, or chatml. Default: the tokenizer's.");
-  app->add_option("--label", options->label, "Column of a parquet file with the classes.");
+  app->add_option("--label", options->label,
+                  "Column of a parquet file with the classes; of tars, data.label.");
   return {app, [options] { return make_recipe(*options); }};
 }
 

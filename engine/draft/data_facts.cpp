@@ -22,7 +22,8 @@ constexpr const char* kDataWords =
 constexpr const char* kLookedFor =
     "looked for: a folder for each class with JPEG, PNG or WebP files (train/CLASS/ and "
     "test/CLASS/, or CLASS/), Food-101 (images/, meta/), CIFAR (binary or python version), parquet "
-    "files of images; train.jsonl, train.json or train-*.parquet, SQuAD (train-v1.1.json), "
+    "files of images, tar files of images (train-*.tar); train.jsonl, train.json or "
+    "train-*.parquet, SQuAD (train-v1.1.json), "
     "MetaMathQA (MetaMathQA-395K.json)";
 
 /// "3 .csv, 1 .zip": the files of a folder by the ends of their names; at most five of them.
@@ -43,11 +44,14 @@ std::string files_in(const fs::path& folder) {
 /// What is packed must be unpacked, what is no data of a model be something else.
 std::string hint_for_file(const fs::path& file) {
   const std::string end = file.extension().string();
-  for (const char* packed : {".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z"}) {
+  for (const char* packed : {".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z"}) {
     if (end == packed) return "unpack it and name the folder";
   }
   if (end == ".csv" || end == ".tsv")
     return "write each row as a JSON object on a line of its own, with the columns as fields";
+  if (end == ".tokens")
+    return "name the text that it was made of; in the recipe then set data.name: tokens and its "
+           "path";
   if (end == ".txt") return "write JSON Lines, such as {\"text\": \"...\"} for each text";
   return "JSON, JSON Lines and parquet files are read; images lie in a folder";
 }
@@ -92,7 +96,7 @@ DataFacts look_at_data(const fs::path& path, const LookOptions& options) {
   if (kind == PathKind::nothing)
     throw Error(ErrorKind::data, fmt::format("{} is not there", shown_path(path)), kDataWords);
   if (kind == PathKind::other) (void)open_input_file(path);  // says what it is
-  auto facts = kind == PathKind::folder ? images_in(path, options) : std::nullopt;
+  auto facts = images_in(path, options);
   if (!facts) facts = text_in(path);
   if (facts) {
     facts->place = facts->path;

@@ -40,6 +40,7 @@ struct DataFacts {
   int classes = 0;
   std::vector<std::string> class_names = {};
   int channels = 3;
+  bool pairs = false;  ///< of answers, a chosen and a rejected one
   // JSON Lines of any fields.
   std::vector<std::string> fields = {};    ///< texts, numbers and truth values of a record
   std::string question = {}, answer = {};  ///< two of them; no answer: which is not clear
@@ -72,8 +73,8 @@ void name_fields(DataFacts& facts, const std::string& question, const std::strin
 
 // The parts of look_at_data().
 
-/// Nothing where `folder` has no form of images.
-[[nodiscard]] std::optional<DataFacts> images_in(const std::filesystem::path& folder,
+/// Nothing where a folder or file has no form of images.
+[[nodiscard]] std::optional<DataFacts> images_in(const std::filesystem::path& path,
                                                  const LookOptions& options);
 /// Nothing where `path` has no form of text. Error{data} for a file of text in no form.
 [[nodiscard]] std::optional<DataFacts> text_in(const std::filesystem::path& path);

@@ -62,7 +62,8 @@ std::int64_t packed_rows(const Facts& facts) {
 
 /// Packed rows of few samples would be an epoch of hardly any steps.
 bool is_packed(const Facts& facts) {
-  return facts.lengths.looked == 0 || packed_rows(facts) >= kFewForSteps * kLeastBatch;
+  return !facts.data.pairs &&
+         (facts.lengths.looked == 0 || packed_rows(facts) >= kFewForSteps * kLeastBatch);
 }
 
 /// Images, or rows of text, of an epoch; 0: not known.
@@ -86,6 +87,10 @@ class Drafter {
     if (choices_.adapters) write_adapters();
     write_data();
     write_batch();
+    if (data_.pairs) {
+      add("preference.loss", "dpo", "the chosen answer more, the rejected one less than before");
+      add("preference.beta", "0.1", "usual; a larger one keeps the model nearer to what it was");
+    }
     write_optimizer();
     if (choices_.recompute)
       add("memory.recompute", "auto", "without it a step does not fit; as little as is needed");
@@ -116,6 +121,7 @@ class Drafter {
   void write_adapters();
   void write_data();
   void write_text();
+  void write_loss();
   void write_images();
   void write_batch();
   void write_optimizer();
@@ -195,32 +201,39 @@ void Drafter::write_text() {
         "a guess: no tokenizer is here; `dstrain data prepare` says how many are cut");
   } else {
     add("data.sequence", fmt::format("{}", tokens),
-        fmt::format("95 % of {} samples have at most {} tokens, the longest {}{}",
-                    with_commas(lengths.looked), lengths.p95, lengths.longest,
-                    tokens < lengths.p95
-                        ? fmt::format("; the model has {} positions", model_.positions)
-                        : ""));
+        fmt::format(
+            "95 % of {} {} have at most {} tokens, the longest {}{}", with_commas(lengths.looked),
+            data_.pairs ? "pairs of answers with their prompts" : "samples", lengths.p95,
+            lengths.longest,
+            tokens < lengths.p95 ? fmt::format("; the model has {} positions", model_.positions)
+                                 : ""));
   }
-  if (data_.name == DatasetName::chat)
-    add("data.loss", "assistant", "what the assistant says, in all turns");
-  else if (data_.prompt.empty() && data_.name == DatasetName::jsonl)
-    add("data.loss", "all", "plain text: each token is learnt");
-  else
-    add("data.loss", "response", "the answers alone are learnt");
-  if (is_packed(facts_))
-    add("data.packing", "true",
-        lengths.looked == 0
-            ? "several samples in a row, none sees another"
-            : fmt::format("a sample has {:.0f} tokens: several in a row, none sees another",
-                          lengths.mean));
-  else
-    add("data.packing", "false", "few samples: one in a row, so that an epoch has more steps");
+  if (!data_.pairs) write_loss();
   if (data_.own_test) return;
   if (few_to_hold_out())
     add("data.test_share", "0", "too few samples to hold some out");
   else
     add("data.test_share", lengths.samples > 20000 ? "0.01" : "0.05",
         "there is no test file: this share is held out");
+}
+
+/// Which tokens are learnt, and whether samples share rows; of pairs preference.loss says both.
+void Drafter::write_loss() {
+  if (data_.name == DatasetName::chat)
+    add("data.loss", "assistant", "what the assistant says, in all turns");
+  else if (data_.prompt.empty() && data_.name == DatasetName::jsonl)
+    add("data.loss", "all", "plain text: each token is learnt");
+  else
+    add("data.loss", "response", "the answers alone are learnt");
+  if (!is_packed(facts_)) {
+    add("data.packing", "false", "few samples: one in a row, so that an epoch has more steps");
+    return;
+  }
+  add("data.packing", "true",
+      facts_.lengths.looked == 0
+          ? "several samples in a row, none sees another"
+          : fmt::format("a sample has {:.0f} tokens: several in a row, none sees another",
+                        facts_.lengths.mean));
 }
 
 void Drafter::write_images() {
@@ -256,7 +269,7 @@ void Drafter::write_batch() {
 }
 
 void Drafter::write_optimizer() {
-  for (DraftLine& line : optimizer_lines(model_, choices_, global_))
+  for (DraftLine& line : optimizer_lines(facts_, choices_, global_))
     lines_.push_back(std::move(line));
   const std::int64_t steps = steps_of_epoch() * epochs_;
   constexpr std::int64_t kMostWarmup = 100;
@@ -277,7 +290,8 @@ void Drafter::write_run() {
   const bool often = epochs_ == 1 && steps_of_epoch() > kManySteps;
   const char* every = often ? "500" : "epoch";
   add("run.evaluate", every, often ? "steps" : "loss and accuracy on what is not trained");
-  if (data_.is_text()) add("run.generate", "2", "answers to look at, after each evaluation");
+  if (data_.is_text() && !data_.pairs)
+    add("run.generate", "2", "answers to look at, after each evaluation");
   add("run.checkpoint", fmt::format("{{ every: {}, keep: 2 }}", every), "the two newest");
   add("run.best", fmt::format("{{ metric: {} }}", data_.is_text() ? "loss" : "accuracy"),
       "and the best: the run ends with it, export takes it");
@@ -297,7 +311,7 @@ int global_batch(const Facts& facts) {
 int usual_epochs(const Facts& facts) {
   if (facts.data.is_text()) {
     const std::int64_t samples = facts.lengths.samples;
-    if (samples >= 50000) return 1;
+    if (samples >= 50000 || facts.data.pairs) return 1;
     return samples >= 20000 ? 2 : 3;
   }
   if (facts.model.weights.empty()) return 30;

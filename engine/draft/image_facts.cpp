@@ -120,13 +120,27 @@ std::optional<DataFacts> parquet_of_images(const fs::path& root, const std::stri
   return facts;
 }
 
+std::optional<DataFacts> images_in_tars(const fs::path& path, const std::string& label) {
+  const formats::TarSplits splits =
+      formats::tar_splits(config_of(DatasetName::webdataset, path.string()));
+  if (!splits.train) return std::nullopt;
+  DataFacts facts = counted(DatasetName::webdataset, path,
+                            fmt::format("images in tar files, with their classes in {}",
+                                        label.empty() ? "KEY.cls" : label),
+                            label);
+  facts.own_test = facts.evaluated = splits.test;
+  return facts;
+}
+
 }  // namespace
 
-std::optional<DataFacts> images_in(const fs::path& folder, const LookOptions& options) {
-  if (auto facts = published_set(folder, options.label)) return facts;
-  if (auto facts = parquet_of_images(folder, options.label)) return facts;
-  if (!has_image_files(folder)) return std::nullopt;
-  return images_of_folders(folder, options.clips);
+std::optional<DataFacts> images_in(const fs::path& path, const LookOptions& options) {
+  if (path_kind(path) != PathKind::folder)
+    return path.extension() == ".tar" ? images_in_tars(path, options.label) : std::nullopt;
+  if (auto facts = published_set(path, options.label)) return facts;
+  if (auto facts = parquet_of_images(path, options.label)) return facts;
+  if (!has_image_files(path)) return images_in_tars(path, options.label);
+  return images_of_folders(path, options.clips);
 }
 
 }  // namespace dstrain::draft

@@ -104,16 +104,13 @@ std::string fields_of(const FirstRecord& record) {
   return shown(fmt::format("{}", fmt::join(record.fields, ", ")), 200);
 }
 
+bool is_pair(const FirstRecord& record) { return record.has({"chosen", "rejected"}); }
+
 /// The format whose records have such fields; jsonl where it is none of the others.
 DatasetName format_of(const FirstRecord& record, const fs::path& file) {
   using Kind = FirstRecord::Kind;
   if (record.kind == Kind::squad) return DatasetName::squad;
-  if (record.has({"chosen"}) && record.has({"rejected"}))
-    throw Error(ErrorKind::data,
-                fmt::format("{} holds pairs of preference (chosen, rejected), which are not "
-                            "trained on here",
-                            shown_path(file)),
-                "take the chosen answers out, as JSON Lines of prompt and completion");
+  if (is_pair(record)) return DatasetName::chat;
   if (record.kind == Kind::parquet && record.has({"context", "question", "answers"}))
     return DatasetName::squad;
   if (record.kind != Kind::lines && record.has({"query", "response", "original_question"}))
@@ -219,6 +216,7 @@ std::optional<DataFacts> text_in(const fs::path& path) {
     guess_fields(facts);
     if (folder && file->filename() != "train.jsonl") facts.path = file->string();
   }
+  facts.pairs = is_pair(record);
   const text::Sources sources = text::find_sources(config_of(facts.name, facts.path));
   facts.own_test = !sources.test.files.empty();
   return facts;

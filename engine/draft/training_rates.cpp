@@ -71,8 +71,8 @@ std::vector<DraftLine> convolutional_lines(const ModelFacts& model, int global) 
 
 }  // namespace
 
-std::vector<DraftLine> optimizer_lines(const ModelFacts& model, const Choices& choices,
-                                       int global) {
+std::vector<DraftLine> optimizer_lines(const Facts& facts, const Choices& choices, int global) {
+  const ModelFacts& model = facts.model;
   if (model.family->by_name) return convolutional_lines(model, global);
   std::vector<DraftLine> lines = {{"optimizer.name", "adamw", "usual for transformers"}};
   const auto lr = [&](double value, const std::string& reason) {
@@ -92,6 +92,11 @@ std::vector<DraftLine> optimizer_lines(const ModelFacts& model, const Choices& c
       lr(5e-5, "small, as all weights are trained ones");
       decay(0.01, "usual from trained weights");
     }
+    return lines;
+  }
+  if (facts.data.pairs) {
+    lr(choices.adapters ? 2e-5 : 1e-6, "small, so that the model stays near to what it was");
+    decay(0, "usual for pairs of answers");
     return lines;
   }
   if (choices.adapters) {

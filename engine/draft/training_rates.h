@@ -10,7 +10,7 @@ namespace dstrain::draft {
 
 /// The lines of `optimizer`, but the warm-up. Rates are those of the recipes of the tree; `global`
 /// samples are a batch.
-[[nodiscard]] std::vector<DraftLine> optimizer_lines(const ModelFacts& model,
-                                                     const Choices& choices, int global);
+[[nodiscard]] std::vector<DraftLine> optimizer_lines(const Facts& facts, const Choices& choices,
+                                                     int global);
 
 }  // namespace dstrain::draft

@@ -136,6 +136,29 @@ ChosenRun choose_run(const fs::path& output, const std::string& recipe, const Re
   return run;
 }
 
+std::string short_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path relative = fs::proximate(path, error);
+  return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
+}
+
+std::vector<std::string> remarks(const ChosenRun& run, const Resume& resume) {
+  std::vector<std::string> lines;
+  if (resume.mode == Resume::Mode::newest && !run.continued)
+    lines.emplace_back(
+        "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
+  for (const fs::path& future : run.of_the_future)
+    lines.push_back(fmt::format(
+        "--resume auto: {} is left out, its name gives a time that has not come yet; --resume {} "
+        "goes on with it",
+        short_path(future), short_path(future)));
+  if (!run.left_aside.empty())
+    lines.push_back(
+        fmt::format("--resume {}: the run {} has checkpoints of its own and goes on from these",
+                    short_path(run.left_aside), run.path.filename().string()));
+  return lines;
+}
+
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
                                 const Resume& resume, std::time_t now, const std::string& name) {
   RunDirectory run{choose_run(output, recipe, resume, now, name), /*made=*/false, UniqueFd()};

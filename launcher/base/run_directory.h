@@ -52,6 +52,10 @@ struct RunDirectory : ChosenRun {
 [[nodiscard]] ChosenRun choose_run(const std::filesystem::path& output, const std::string& recipe,
                                    const Resume& resume, std::time_t now,
                                    const std::string& name = {});
+/// Short for a person: relative when it lies below the present folder.
+[[nodiscard]] std::string short_path(const std::filesystem::path& path);
+/// What people should know of the choice, a line each.
+[[nodiscard]] std::vector<std::string> remarks(const ChosenRun& run, const Resume& resume);
 /// Makes what choose_run() chose, or takes it over. Error{usage} when it is used by another job, or
 /// the output folder cannot be written.
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,

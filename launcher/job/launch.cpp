@@ -45,13 +45,6 @@ constexpr std::size_t kNumRepeatedLines = 20;
 /// A host that was lost is often still unreachable: the job should not wait long to see it.
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
-/// Short for a person: relative when it lies below the present folder.
-std::string short_path(const fs::path& path) {
-  std::error_code error;
-  const fs::path relative = fs::proximate(path, error);
-  return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
-}
-
 std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
 
 [[noreturn]] void refuse_secret(const std::string& file, const std::string& variable) {
@@ -119,7 +112,7 @@ class Job {
   void describe_only() {
     ChosenRun run = choose_run(options_.output, options_.recipe_name, options_.resume,
                                std::time(nullptr), options_.run_name);
-    say_choice(run);
+    for (const std::string& line : remarks(run, options_.resume)) console_.lines(line);
     if (run.path.empty()) {
       run.path = fs::absolute(options_.output).lexically_normal() /
                  (options_.recipe_name + "-<utc time>-<short id>");
@@ -136,7 +129,7 @@ class Job {
   int run() {
     run_ = open_run_directory(options_.output, options_.recipe_name, options_.resume,
                               std::time(nullptr), options_.run_name);
-    say_choice(run_);
+    for (const std::string& line : remarks(run_, options_.resume)) console_.lines(line);
     try {
       return run_to_the_end();
     } catch (const Error&) {
@@ -146,25 +139,6 @@ class Job {
   }
 
  private:
-  void say_choice(const ChosenRun& run) {
-    if (options_.resume.mode == Resume::Mode::newest && !run.continued) {
-      console_.lines(
-          "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
-    }
-    for (const fs::path& future : run.of_the_future) {
-      console_.lines(fmt::format(
-          "--resume auto: {} is left out, its name gives a time that has not come yet; --resume "
-          "{} goes on with it",
-          short_path(future), short_path(future)));
-    }
-    if (!run.left_aside.empty()) {
-      console_.lines(
-          fmt::format("--resume {}: the run {} has checkpoints of its own and goes on "
-                      "from these",
-                      short_path(run.left_aside), run.path.filename().string()));
-    }
-  }
-
   int run_to_the_end() {
     while (true) {
       write_run_files(run_, files_);

@@ -1,5 +1,6 @@
 """recipe new: of some twenty pairs of model and data it makes recipes that recipe check has nothing to say about, with what the files say in
 them; it asks at a terminal, refuses what is no model or no data, and never overwrites."""
+import io
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "data"))
@@ -75,6 +77,7 @@ def write_texts(root):
     lines(root / "answers/test.jsonl", [dict(id=0, question=SUMS[0][0], answer=SUMS[0][1])])
     lines(root / "plain.jsonl", [dict(text=f"{q} {a}") for q, a in SUMS])
     lines(root / "odd.jsonl", [dict(eins=q, zwei=a, drei=1) for q, a in SUMS])
+    lines(root / "wishes/train.jsonl", [dict(prompt=q, chosen=a, rejected=a[:3]) for q, a in SUMS])
     lines(root / "few.jsonl", [dict(messages=chat(q, a)) for q, a in SUMS[:20]])
     write_metamathqa(root / "MetaMathQA-395K.json", 200)
     (root / "squad").mkdir()
@@ -129,6 +132,19 @@ def write_images(root):
                       {"fine_label": classes_of(100), "coarse_label": classes_of(20)})
 
 
+def write_tars(root):
+    """Two shards for training, one for evaluation; each sample has its class in KEY.cls and, another one, in KEY.json."""
+    (root / "tars").mkdir()
+    for shard in ("train-0", "train-1", "val-0"):
+        with tarfile.open(root / f"tars/{shard}.tar", "w") as tar:
+            for i in range(20):
+                for end, content in (("png", image_bytes(draw.integers(0, 256, (32, 32, 3), dtype=numpy.uint8))), ("cls", b"%d" % (i % 4)),
+                                     ("json", json.dumps({"class": i % 3}).encode())):
+                    member = tarfile.TarInfo(f"{shard}-{i:04}.{end}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+
+
 # Model, data, words beside, and what the recipe then has.
 PAIRS = [
     ("qwen", "messages.jsonl", [], dict(name="chat", loss="assistant", sequence="128", test_share="0.05", packing="false", **{"global": "8"})),
@@ -158,6 +174,9 @@ PAIRS = [
     ("vit", "binary", ["--label", "coarse_label"], dict(name="cifar100", classes="20", label='"coarse_label"')),
     ("mobilenet", "food", [], dict(name="food101", classes="2")),
     ("vit-base", "cifar100", [], dict(name="cifar100", path="data/cifar-100-binary", weights='"hf://google/vit-base-patch16-224"')),
+    ("qwen", "wishes", [], dict(name="chat", loss="dpo", lr="1.0e-6", epochs="1", **{"global": "8"})),
+    ("vit", "tars", [], dict(name="webdataset", classes="4", evaluate="epoch")),
+    ("resnet50", "tars/train-1.tar", ["--label", "json.class"], dict(name="webdataset", classes="3", label="json.class")),
     ("cnn-lstm", "clips", [], dict(name="frames", classes="2")),
 ]
 
@@ -234,7 +253,6 @@ def test_refusals(root):
     (root / "void.jsonl").write_text("\n")
     (root / "broken.jsonl").write_text("{\"messages\": \n")
     lines(root / "no_chat.jsonl", [dict(messages=[dict(role="judge", content="x")])] * 3)
-    lines(root / "wishes.jsonl", [dict(prompt="a", chosen="b", rejected="c")])
     (root / "table.csv").write_text("a,b\n")
     output = root / "refused.yaml"
     for model, data, words, code, said in (
@@ -254,7 +272,6 @@ def test_refusals(root):
             ("qwen", "void.jsonl", [], 65, "void.jsonl is empty"),
             ("qwen", "broken.jsonl", [], 65, "broken.jsonl: record 1"),
             ("qwen", "no_chat.jsonl", [], 65, "none of the first 3 records can be used"),
-            ("qwen", "wishes.jsonl", [], 65, "pairs of preference"),
             ("qwen", "odd.jsonl", [], 64, "is the answer is not clear"),
             ("qwen", "nowhere", [], 64, "there is no data 'nowhere'"),
             ("llama", "messages.jsonl", [], 64, "has no chat template"),
@@ -262,7 +279,7 @@ def test_refusals(root):
             ("resnet50", "split", ["--lora"], 64, "--lora: resnet50 starts from random weights"),
             ("mobilenet", "split", ["--lora"], 64, "--lora: mobilenet is convolutional"),
             ("qwen", "messages.jsonl", ["--prompt", "a", "--response", "b"], 64, "--prompt is for JSON Lines of any fields"),
-            ("vit", "split", ["--label", "x"], 64, "--label is for parquet files of images and CIFAR-100"),
+            ("vit", "split", ["--label", "x"], 64, "--label is for parquet files of images, CIFAR-100 and tars"),
             ("vit", "split", ["--tokenizer", "x"], 64, "--tokenizer is for text"),
             ("qwen", "answers", ["--template", "chatml"], 64, "--template is for chats"),
             ("qwen", "org/none", [], 69, "org/none")):
@@ -317,6 +334,7 @@ with tempfile.TemporaryDirectory() as scratch:
     write_models(scratch)
     write_texts(scratch)
     write_images(scratch)
+    write_tars(scratch)
     test_trains(scratch, test_pairs(scratch))
     test_fits(scratch)
     test_refusals(scratch)

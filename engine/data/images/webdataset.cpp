@@ -348,6 +348,11 @@ std::unique_ptr<ImageDataset> open_webdataset(const DataConfig& data, Split spli
 
 }  // namespace
 
+TarSplits tar_splits(const DataConfig& data) {
+  const auto tars = find_tars(data);
+  return {.train = tars && !tars->train.empty(), .test = tars && !tars->test.empty()};
+}
+
 const ImageFormat kWebDataset = {
     .name = DatasetName::webdataset,
     .open = open_webdataset,
