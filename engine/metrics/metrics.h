@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/metrics/background_queue.h"
+#include "engine/base/background_queue.h"
 
 namespace dstrain {
 

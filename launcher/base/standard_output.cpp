@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,8 @@ constexpr int kLastWaitMs = 5000;
 }  // namespace
 
 StandardOutput::StandardOutput(int fd) : fd_(fd) {
+  struct stat what {};
+  is_file_ = ::fstat(fd, &what) == 0 && S_ISREG(what.st_mode);
   if (::isatty(fd) != 1) return;
   // O_NONBLOCK on `fd` itself would also hold for the shell that shares it.
   terminal_ = UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd).c_str(),
@@ -55,7 +58,8 @@ void StandardOutput::write_reserved(std::string_view text) { add(text, kBuffer +
 
 void StandardOutput::add(std::string_view text, std::size_t limit) {
   flush(0);
-  if (pending_.size() + text.size() > limit) {
+  const std::size_t waiting = pending_.size() + (handed_over_ ? handed_over_->load() : 0);
+  if (waiting + text.size() > limit) {
     num_dropped_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
     return;
   }
@@ -72,7 +76,31 @@ void StandardOutput::report_dropped() {
   num_dropped_ = 0;
 }
 
+void StandardOutput::hand_over() {
+  if (!writer_) {
+    writer_.emplace([] {}, BackgroundQueue::kUnlimited);
+    handed_over_ = std::make_shared<std::atomic<std::size_t>>(0);
+  }
+  if (pending_.empty()) return;
+  *handed_over_ += pending_.size();
+  writer_->push([fd = fd_, left = handed_over_, text = std::exchange(pending_, {})] {
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const auto written = ::write(fd, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) break;  // a reader that has gone is forgotten
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    }
+    *left -= text.size();
+  });
+}
+
 void StandardOutput::flush(int wait_ms) {
+  if (is_file_ && has_written_) {
+    hand_over();
+    if (wait_ms > 0) writer_->stop(std::chrono::milliseconds(wait_ms));
+    return;
+  }
   const auto deadline = Clock::now() + std::chrono::milliseconds(wait_ms);
   while (!pending_.empty()) {
     const auto left =

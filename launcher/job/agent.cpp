@@ -18,6 +18,7 @@
 #include <sstream>
 #include <vector>
 
+#include "engine/base/background_queue.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
@@ -56,7 +57,9 @@ constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
 constexpr std::size_t kMaxReportBytes = 64 << 10;
 constexpr std::chrono::milliseconds kKillLimit{5000};
 constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
+constexpr std::chrono::seconds kLogLimit{5};
 constexpr std::chrono::milliseconds kReachLimit{3000};  ///< of all other agents
+constexpr std::chrono::milliseconds kFullLimit{100};    ///< between looks at a log that was full
 /// Without an order for so long an agent that nothing ties to a controller ends itself.
 constexpr std::chrono::seconds kIdleLimit{90};
 
@@ -129,14 +132,15 @@ class Agent {
     std::vector<pollfd> fds = {{channel_.in(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
     if (channel_.wants_write()) fds.push_back({channel_.out(), POLLOUT, 0});
     for (const AgentRank& rank : ranks_) {
-      if (rank.process.output) fds.push_back({rank.process.output.get(), POLLIN, 0});
+      if (rank.process.output && !is_full(rank))
+        fds.push_back({rank.process.output.get(), POLLIN, 0});
       if (rank.process.report) fds.push_back({rank.process.report.get(), POLLIN, 0});
     }
     hangs_.add_polls(fds);
     ::poll(fds.data(), fds.size(), timeout_ms());
     channel_.flush();
     if (fds[0].revents != 0) take_orders();
-    for (AgentRank& rank : ranks_) read_rank(rank, kReadAtOnce);
+    for (AgentRank& rank : ranks_) read_rank(rank);
     while (const int number = signals_.next()) take_signal(number);
     reap();
     if (watches_for_hangs()) hangs_.advance(Clock::now(), watched_ranks(), channel_);
@@ -151,10 +155,19 @@ class Agent {
       deadline = lease;
     if (watches_for_hangs() && (!deadline || hangs_.deadline() < *deadline))
       deadline = hangs_.deadline();
+    if (std::ranges::any_of(ranks_, is_full)) {
+      const auto look_again = Clock::now() + kFullLimit;
+      deadline = deadline ? std::min(*deadline, look_again) : look_again;
+    }
     if (!deadline) return -1;
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
     return left < 0 ? 0 : static_cast<int>(left) + 1;
+  }
+
+  /// The disk does not keep up: the rank waits, as it would for its own file.
+  static bool is_full(const AgentRank& rank) {
+    return !rank.ended && rank.log.waiting() > RankLog::kMaxWaiting;
   }
 
   /// Ranks that are being ended stand still for good reasons.
@@ -308,6 +321,7 @@ class Agent {
     for (std::string& entry : interface_variables(job_.peer_address, variables))
       job_.environment.push_back(std::move(entry));
     const Affinity affinity = plan_affinity(affinity_request(job_.num_ranks, variables));
+    std::vector<RankProcess> processes;
     for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank) {
       const int rank = job_.first_rank + local_rank;
       RankProcess process = start_rank(
@@ -318,9 +332,15 @@ class Agent {
            .rank_zero = rank == 0,
            .master_fd = rank == 0 ? rendezvous_.get() : -1});
       channel_.send(StartedRank{rank, process.pid});
-      RankLog log(RunLayout(job_.run_directory).rank_log(rank), redactor_);
-      ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
+      processes.push_back(std::move(process));
       ++num_running_;
+    }
+    // A thread from here on: what is forked from now on must not need another one's locks.
+    writer_.emplace([] {}, BackgroundQueue::kUnlimited);
+    for (RankProcess& process : processes) {
+      const int rank = job_.first_rank + static_cast<int>(ranks_.size());
+      RankLog log(RunLayout(job_.run_directory).rank_log(rank), redactor_, *writer_);
+      ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
     }
     // Only rank 0 accepts: once it is gone, a peer's attempt to connect must fail at once.
     rendezvous_.reset();
@@ -337,19 +357,15 @@ class Agent {
     return std::getenv(std::string(name).c_str());
   }
 
-  void read_rank(AgentRank& rank, std::size_t limit) {
-    if (rank.process.output) {
-      std::string lines = rank.log.append(read_available(rank.process.output, limit));
+  void read_rank(AgentRank& rank) {
+    if (rank.process.output && !is_full(rank)) {
+      std::string lines = rank.log.append(read_available(rank.process.output, kReadAtOnce));
       if (!rank.process.output) lines += rank.log.finish();
       show(rank, lines);
-      if (!rank.log.error().empty() && !rank.log_error_told) {
-        rank.log_error_told = true;
-        channel_.send(
-            RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"});
-      }
+      tell_log_error(rank);
     }
     if (rank.process.report) {
-      rank.report += read_available(rank.process.report, limit);
+      rank.report += read_available(rank.process.report, kReadAtOnce);
       for (auto end = rank.report.find('\n'); end != std::string::npos;
            end = rank.report.find('\n')) {
         std::string line = rank.report.substr(0, end);
@@ -363,6 +379,14 @@ class Agent {
       }
       if (rank.report.size() > kMaxReportBytes) rank.report.clear();
     }
+  }
+
+  void tell_log_error(AgentRank& rank) {
+    if (rank.log_error_told) return;
+    const std::string error = rank.log.error();
+    if (error.empty()) return;
+    rank.log_error_told = true;
+    channel_.send(RankOutput{rank.rank, "warning: " + error + "; the rank goes on\n"});
   }
 
   void show(const AgentRank& rank, const std::string& lines) {
@@ -416,7 +440,7 @@ class Agent {
     --num_running_;
     // Everything that it had written is in the pipe; a bound, in case a grandchild writes without
     // end.
-    for (int i = 0; i < 64; ++i) read_rank(rank, kReadAtOnce);
+    for (int i = 0; i < 64; ++i) read_rank(rank);
     show(rank, rank.log.finish());
 
     const RankRecord& record = rank.process.record.get();
@@ -496,9 +520,11 @@ class Agent {
       done.unkillable.push_back(describe_process(pid));
     }
     for (AgentRank& rank : ranks_) {
-      read_rank(rank, kReadAtOnce);
+      rank.ended = true;
+      read_rank(rank);
       show(rank, rank.log.finish());
     }
+    write_logs();
     if (lost_) {
       // The launcher takes it away, unless it was killed.
       if (!job_.token.empty()) ::unlink((job_.run_directory + "/" + job_.token).c_str());
@@ -507,6 +533,21 @@ class Agent {
     report_dropped();
     channel_.send(done);
     say_goodbye();
+  }
+
+  /// Waits for the logs. What a stuck disk has not taken by then is lost, and said.
+  void write_logs() {
+    if (!writer_) return;
+    const bool whole = writer_->flush(kLogLimit);
+    for (AgentRank& rank : ranks_) {
+      tell_log_error(rank);
+      if (!whole && rank.log.waiting() > 0)
+        channel_.send(RankOutput{
+            rank.rank, fmt::format("warning: the last {} bytes of its output were not written to "
+                                   "its log within {} s\n",
+                                   rank.log.waiting(), kLogLimit.count())});
+    }
+    writer_->stop(std::chrono::milliseconds(0));
   }
 
   /// Waits until the controller has read all and closed its end.
@@ -530,6 +571,7 @@ class Agent {
   UniqueFd rendezvous_;
   ListeningSocket peers_;
   StopPolicy policy_;
+  std::optional<BackgroundQueue> writer_;  ///< of the logs
   std::vector<AgentRank> ranks_;
   HangWatch hangs_;
   std::int64_t oom_kills_ = -1;

@@ -26,21 +26,33 @@ void ClockLog::add_last(const std::string& host, const ClockReading& reading) {
 }
 
 void ClockLog::write(const std::string& host, const ClockReading& reading) {
-  if (path_.empty()) return;
+  if (!file_) return;
+  std::string error;
+  {
+    const std::lock_guard lock(file_->mutex);
+    error = file_->error;
+  }
+  if (!error.empty()) {
+    console_.lines(fmt::format("warning: the clocks of the hosts are not written down: {}", error));
+    file_.reset();
+    return;
+  }
   nlohmann::ordered_json line;
   line["t_ns"] = reading.t_ns;
   line["host"] = host;
   line["offset_ns"] = reading.offset_ns;
   line["bound_ns"] = reading.bound_ns;
-  try {
-    if (!open_) file_.open(path_);
-    open_ = true;
-    file_.append(json_text(line) + "\n");
-  } catch (const Error& error) {
-    console_.lines(
-        fmt::format("warning: the clocks of the hosts are not written down: {}", error.what()));
-    path_.clear();
-  }
+  if (!writer_) writer_.emplace([] {});
+  writer_->push([file = file_, text = json_text(line) + "\n"] {
+    try {
+      if (!file->open) file->file.open(file->path);
+      file->open = true;
+      file->file.append(text);
+    } catch (const Error& problem) {
+      const std::lock_guard lock(file->mutex);
+      if (file->error.empty()) file->error = problem.what();
+    }
+  });
 }
 
 }  // namespace dstrain::launcher

@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/base/append_file.h"
+#include "engine/base/background_queue.h"
 #include "launcher/base/console.h"
 #include "launcher/job/clock_offset.h"
 
@@ -16,14 +20,17 @@ namespace dstrain::launcher {
 /// clocks.jsonl of a run: how far the clocks of its hosts are from the controller's, for readers
 /// that put their times side by side (engine/trace/README.md). On many hosts a reading that the one
 /// before foretells is left out for ten minutes, since thousands of clocks would make a gigabyte a
-/// day. A file that is not writable is given up with one warning; the job goes on.
+/// day. A file that is not writable is given up with one warning; the job goes on. The controller
+/// never waits for the disk.
 class ClockLog {
  public:
   static constexpr std::size_t kManyHosts = 64;
   static constexpr std::int64_t kQuietNs = 600'000'000'000;
 
   ClockLog(std::filesystem::path path, std::size_t hosts, Console& console)
-      : path_(std::move(path)), many_(hosts > kManyHosts), console_(console) {}
+      : many_(hosts > kManyHosts),
+        console_(console),
+        file_(std::make_shared<File>(std::move(path))) {}
 
   /// `host`: its own name for itself, which its traces say.
   void add(const std::string& host, const ClockReading& reading);
@@ -33,11 +40,19 @@ class ClockLog {
  private:
   void write(const std::string& host, const ClockReading& reading);
 
-  std::filesystem::path path_;  ///< empty: given up
+  /// What the thread that writes has.
+  struct File {
+    std::filesystem::path path;
+    AppendFile file = {};
+    bool open = false;
+    std::mutex mutex = {};
+    std::string error = {};  ///< not empty: given up
+  };
+
   bool many_;
   Console& console_;
-  AppendFile file_;
-  bool open_ = false;
+  std::shared_ptr<File> file_;  ///< null: given up
+  std::optional<BackgroundQueue> writer_;
   std::map<std::string, ClockReading> written_;  ///< by host, the last; of many hosts
 };
 

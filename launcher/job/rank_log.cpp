@@ -15,13 +15,22 @@ constexpr std::string_view kBacktraceLine = "frame #";
 
 }  // namespace
 
-RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor)
-    : redactor_(redactor), path_(path) {
-  try {
-    file_ = open_output_file(path, {.old = OldContent::append});
-  } catch (const Error& error) {
-    error_ = error.what();
-  }
+RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor,
+                 BackgroundQueue& writer)
+    : redactor_(&redactor), writer_(&writer), file_(std::make_shared<File>(path)) {
+  writer.push([file = file_] {
+    try {
+      file->fd = open_output_file(file->path, {.old = OldContent::append});
+    } catch (const Error& error) {
+      const std::lock_guard lock(file->mutex);
+      file->error = error.what();
+    }
+  });
+}
+
+std::string RankLog::error() const {
+  const std::lock_guard lock(file_->mutex);
+  return file_->error;
 }
 
 std::string RankLog::append(std::string_view bytes) {
@@ -45,12 +54,18 @@ std::string RankLog::finish() {
 }
 
 std::string RankLog::commit(std::string lines) {
-  redactor_.apply(lines);
-  try {
-    if (error_.empty()) write_fully(file_.get(), lines, path_);
-  } catch (const Error& error) {
-    error_ = error.what();
-  }
+  redactor_->apply(lines);
+  file_->waiting += lines.size();
+  writer_->push([file = file_, lines] {
+    try {
+      if (file->fd) write_fully(file->fd.get(), lines, file->path);
+    } catch (const Error& error) {
+      const std::lock_guard lock(file->mutex);
+      file->error = error.what();
+      file->fd.reset();
+    }
+    file->waiting -= lines.size();
+  });
   std::string_view rest = lines;
   while (!rest.empty()) {
     const auto newline = rest.find('\n');

@@ -1,42 +1,62 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <deque>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/base/background_queue.h"
 #include "engine/base/redact.h"
 #include "launcher/base/fd.h"
 
 namespace dstrain::launcher {
 
 /// Standard output and error of one rank: in full into its file, the last lines in memory for the
-/// report, but for C++ backtraces, which say less than the words before them.
+/// report, but for C++ backtraces, which say less than the words before them. `writer` writes, so
+/// that an agent whose disk is stuck still answers.
 class RankLog {
  public:
-  /// Appends to `path`, so that a resumed run keeps its history. `redactor` outlives the log.
-  RankLog(const std::filesystem::path& path, const Redactor& redactor);
+  /// Above this much that is not written yet nothing more should be taken from the rank.
+  static constexpr std::size_t kMaxWaiting = std::size_t{4} << 20;
+
+  /// Appends to `path`, so that a resumed run keeps its history. `redactor` and `writer` outlive
+  /// the log; the latter must drop nothing.
+  RankLog(const std::filesystem::path& path, const Redactor& redactor, BackgroundQueue& writer);
 
   /// Takes bytes as they came and returns the whole lines that they complete, redacted, as they
-  /// went into the file.
+  /// go into the file.
   std::string append(std::string_view bytes);
   /// The rank is gone: a last line without its newline counts as well.
   std::string finish();
 
   [[nodiscard]] std::vector<std::string> last_lines() const { return {tail_.begin(), tail_.end()}; }
   /// Why the file could not be written, or empty. The rank goes on without its log.
-  [[nodiscard]] const std::string& error() const { return error_; }
+  [[nodiscard]] std::string error() const;
+  /// Bytes that are not in the file yet.
+  [[nodiscard]] std::size_t waiting() const { return file_->waiting; }
 
  private:
   std::string commit(std::string lines);
 
-  const Redactor& redactor_;
-  std::filesystem::path path_;
-  UniqueFd file_;
+  /// What the thread that writes has.
+  struct File {
+    std::filesystem::path path;
+    UniqueFd fd = {};
+    std::atomic<std::size_t> waiting = 0;
+    mutable std::mutex mutex = {};
+    std::string error = {};
+  };
+
+  const Redactor* redactor_;
+  BackgroundQueue* writer_;
+  std::shared_ptr<File> file_;
   std::string partial_;
   std::deque<std::string> tail_;
-  std::string error_;
 };
 
 }  // namespace dstrain::launcher

@@ -1,6 +1,7 @@
 #include "launcher/job/clock_log.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "test/support/catch.h"
@@ -16,11 +17,12 @@ constexpr std::int64_t kWindowNs = ClockOffset::kWindowNs;
 std::size_t lines_of_a_day(std::size_t hosts, std::int64_t drift_ns) {
   const dstrain::test::TempDir folder;
   Console console({.write = [](std::string_view) {}});
-  ClockLog log(folder / "clocks.jsonl", hosts, console);
+  std::optional<ClockLog> log(std::in_place, folder / "clocks.jsonl", hosts, console);
   const std::int64_t windows = std::int64_t{86'400} * 1'000'000'000 / kWindowNs;
   for (std::int64_t i = 0; i < windows; ++i)
-    log.add("n1", {.t_ns = i * kWindowNs, .offset_ns = i * drift_ns, .bound_ns = 100'000});
-  log.add_last("n1", {.t_ns = windows * kWindowNs, .offset_ns = windows * drift_ns});
+    log->add("n1", {.t_ns = i * kWindowNs, .offset_ns = i * drift_ns, .bound_ns = 100'000});
+  log->add_last("n1", {.t_ns = windows * kWindowNs, .offset_ns = windows * drift_ns});
+  log.reset();  // waits for what is written
   const std::string text = dstrain::test::slurp(folder / "clocks.jsonl");
   return static_cast<std::size_t>(std::ranges::count(text, '\n'));
 }

@@ -1,17 +1,20 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 
 namespace dstrain {
 
-/// Does work in order on a thread of its own, so that a slow or blocked file costs the caller
-/// nothing. When `capacity` pieces wait, the oldest is dropped and counted.
+/// Does work in order on a thread of its own, which takes no signals, so that a slow or blocked
+/// file costs the caller nothing. When `capacity` pieces wait, the oldest is dropped and counted.
 class BackgroundQueue {
  public:
   static constexpr std::size_t kCapacity = 4096;
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
   static constexpr std::chrono::seconds kPatience{5};
 
   /// `first` is done before all else and never dropped: what opens the files.

@@ -1,6 +1,7 @@
-#include "engine/metrics/background_queue.h"
+#include "engine/base/background_queue.h"
 
 #include <condition_variable>
+#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -47,9 +48,14 @@ struct BackgroundQueue::State {
 
 BackgroundQueue::BackgroundQueue(std::function<void()> first, std::size_t capacity)
     : state_(std::make_shared<State>(capacity)) {
+  // Signals are for the thread that started this one.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread([state = state_, first = std::move(first)]() mutable {
     state->loop(std::move(first));
   }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 BackgroundQueue::~BackgroundQueue() { stop(kPatience); }
