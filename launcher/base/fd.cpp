@@ -46,4 +46,22 @@ void require_files_of_hosts(std::size_t hosts) {
                      fmt::format("a launch on {} host{}", hosts, hosts == 1 ? "" : "s"));
 }
 
+std::string read_available(UniqueFd& fd, std::size_t limit) {
+  std::string bytes;
+  std::array<char, 65536> block{};
+  while (fd && bytes.size() < limit) {
+    const ssize_t got = ::read(fd.get(), block.data(), block.size());
+    if (got > 0) {
+      bytes.append(block.data(), static_cast<std::size_t>(got));
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      break;
+    } else {
+      fd.reset();
+    }
+  }
+  return bytes;
+}
+
 }  // namespace dstrain::launcher

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "engine/base/socket.h"
@@ -29,5 +30,8 @@ void fill_standard_streams();
 /// Lets this process hold what the agents of so many hosts take: at most three descriptors each, by
 /// ssh. Error{hosts} of require_open_files().
 void require_files_of_hosts(std::size_t hosts);
+
+/// Reads what is there without waiting, at most `limit` bytes. At the end of the file closes `fd`.
+[[nodiscard]] std::string read_available(UniqueFd& fd, std::size_t limit);
 
 }  // namespace dstrain::launcher

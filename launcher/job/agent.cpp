@@ -63,25 +63,6 @@ constexpr std::chrono::milliseconds kFullLimit{100};    ///< between looks at a 
 /// Without an order for so long an agent that nothing ties to a controller ends itself.
 constexpr std::chrono::seconds kIdleLimit{90};
 
-/// Reads what is there without waiting, at most `limit` bytes. At the end of the file closes `fd`.
-std::string read_available(UniqueFd& fd, std::size_t limit) {
-  std::string bytes;
-  std::array<char, 65536> block{};
-  while (fd && bytes.size() < limit) {
-    const ssize_t got = ::read(fd.get(), block.data(), block.size());
-    if (got > 0) {
-      bytes.append(block.data(), static_cast<std::size_t>(got));
-    } else if (got < 0 && errno == EINTR) {
-      continue;
-    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      break;
-    } else {
-      fd.reset();
-    }
-  }
-  return bytes;
-}
-
 struct AgentRank {
   int rank = 0;
   RankProcess process;
