@@ -33,6 +33,10 @@ Command add_engine(CLI::App& root) {
       ->check(number_in(1, 100));
   app->add_option("--evaluate", options->evaluate,
                   "Instead of training: evaluate a run, a checkpoint, or - for the recipe's weights.");
+  app->add_option("--measure", options->measure,
+                  "Instead of training: measure products and sums of all hosts and write them to this "
+                  "file, for `dstrain launch --preflight`.")
+      ->type_name("FILE");
   return {app, [options] {
             // Its host may have no part in the cache of the one that launched.
             const RankPlace place = rank_from_environment(std::getenv);

@@ -62,8 +62,10 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
       ->type_name("FILE");
   app.add_flag("--preflight", options.preflight,
                "Look at all hosts first, as `dstrain doctor` does, and leave out those on which no "
-               "job can run: hosts\n"
-               "beyond --ranks take their place.");
+               "job can run. Then let\n"
+               "ranks on all of them multiply matrices for 2 s and sum 64 MiB, in each host and "
+               "with its neighbours: a host\n"
+               "below 80 % of the median is named. Hosts beyond --ranks take the place of both.");
   app.add_option(
          "--max-restarts", options.max_restarts,
          "Starts after a failure that another start may cure, from the newest checkpoint, without "

@@ -6,9 +6,12 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/comm/checks.h"
@@ -51,35 +54,63 @@ std::string error_text(ncclResult_t result, ncclComm_t comm) {
   return detail == nullptr || *detail == '\0' ? text : fmt::format("{}: {}", text, detail);
 }
 
-/// The id that the first rank makes and the others read; raw bytes in the store.
-ncclUniqueId exchange_id(Store& store, const Group& group) {
-  ncclUniqueId id{};
-  const std::string key = group.key("nccl_id");
-  if (group.rank == 0) {
-    if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) {
+constexpr const char* kRanksPerIdVariable = "DSTRAIN_NCCL_RANKS_PER_ID";
+
+/// Ranks that meet by one id: the process that made it serves them one after the other.
+int ranks_per_id() {
+  constexpr int kRanksPerId = 128;
+  const char* text = std::getenv(kRanksPerIdVariable);
+  if (text == nullptr) return kRanksPerId;
+  int ranks = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, ranks);
+  if (error != std::errc() || rest != end || ranks < 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: '{}' is no number of ranks", kRanksPerIdVariable, text),
+                "set it to 1 or more, or unset it");
+  }
+  return ranks;
+}
+
+/// The ids by which the ranks meet, raw bytes in the store. Each is made by a rank of its own, the
+/// first of its part of the ranks.
+std::vector<ncclUniqueId> exchange_ids(Store& store, const Group& group) {
+  const int count = (group.size + ranks_per_id() - 1) / ranks_per_id();
+  const auto key = [&](int i) {
+    return group.key(i == 0 ? std::string("nccl_id") : fmt::format("nccl_id/{}", i));
+  };
+  const auto maker = [&](int i) { return static_cast<int>(std::int64_t{i} * group.size / count); };
+  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    if (maker(i) != group.rank) continue;
+    ncclUniqueId& own = ids[static_cast<std::size_t>(i)];
+    if (const ncclResult_t result = ncclGetUniqueId(&own); result != ncclSuccess)
       group.fail("connect", error_text(result, nullptr));
-    }
-    store.set(key, std::string(id.internal, sizeof id.internal));
-    return id;
+    store.set(key(i), std::string(own.internal, sizeof own.internal));
   }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(group.timeout_s * 1e3));
-  const std::string bytes = store.get(key, timeout);
-  DSTRAIN_CHECK(bytes.size() == sizeof id.internal,
-                fmt::format("NCCL id of {} bytes under '{}'", bytes.size(), key));
-  bytes.copy(id.internal, bytes.size());
-  return id;
+  for (int i = 0; i < count; ++i) {
+    if (maker(i) == group.rank) continue;
+    ncclUniqueId& id = ids[static_cast<std::size_t>(i)];
+    const std::string bytes = store.get(key(i), timeout);
+    DSTRAIN_CHECK(bytes.size() == sizeof id.internal,
+                  fmt::format("NCCL id of {} bytes under '{}'", bytes.size(), key(i)));
+    bytes.copy(id.internal, bytes.size());
+  }
+  return ids;
 }
 
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(Store& store, const Group& group, const CommunicatorOptions& options)
       : group_(group), device_(c10::cuda::current_device()) {
-    const ncclUniqueId id = exchange_id(store, group_);
+    std::vector<ncclUniqueId> ids = exchange_ids(store, group_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     config.commName = group_.name.c_str();
     if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
-    check("connect", ncclCommInitRankConfig(&comm_, group_.size, id, group_.rank, &config));
+    check("connect", ncclCommInitRankScalable(&comm_, group_.size, group_.rank,
+                                              static_cast<int>(ids.size()), ids.data(), &config));
     if (options.link) open_link();
   }
 

@@ -193,6 +193,15 @@ void describe(RunConfig& c, Visitor& v) {
        .unit = "tokens",
        .min = 1,
        .max = 65536});
+  v.field(
+      "compare_replicas", c.compare_replicas,
+      {.text = "Steps from one comparison of the weights that several ranks hold to the next; 0 "
+               "never compares. Before each save the states that it takes are compared, too. "
+               "Where they differ, the rank that is wrong is named and the run ends with exit "
+               "code 93 before it saves.",
+       .unit = "optimizer steps",
+       .min = 0,
+       .max = kMaxSteps});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
   v.section("best", c.best,
             "The evaluation whose checkpoint is kept, and how long it is waited for.");

@@ -374,8 +374,9 @@ struct RunConfig {
   int steps = 0;
   long seed = 42;
   Interval evaluate;
-  int generate = 0;          ///< answers written out after each evaluation
-  int generate_tokens = 64;  ///< longest answer
+  int generate = 0;            ///< answers written out after each evaluation
+  int generate_tokens = 64;    ///< longest answer
+  int compare_replicas = 100;  ///< steps between comparisons of what several ranks hold; 0: never
   CheckpointConfig checkpoint;
   BestConfig best;
   std::string output = "runs";  ///< parent of the run directory

@@ -181,6 +181,10 @@ std::optional<Goodput> goodput_of(const RunData& run) {
   double counted = 0, again = 0, starting = 0, saves = 0, evaluation = 0, down = 0, other = 0;
   double running = 0;
   Goodput goodput;
+  for (const Event& event : run.events) {
+    if (event.kind == "replicas_differ") ++goodput.differed;
+    if (event.kind.starts_with("replicas_")) ++goodput.compared;
+  }
   for (std::size_t i = 0; i < starts.size(); ++i) {
     Start& start = starts[i];
     const bool trained = std::isfinite(start.trains);

@@ -36,6 +36,8 @@ struct Goodput {
   /// another; unknown without a stop.
   double between_s = kUnknown, between_low_s = kUnknown, between_high_s = kUnknown;
   std::vector<std::string> twice;  ///< hosts with two stops or more
+  int compared = 0;                ///< how often ranks compared what several hold
+  int differed = 0;                ///< and found a difference
 };
 
 /// From events.jsonl, whose times are whole seconds, and the times of steps and evaluations.

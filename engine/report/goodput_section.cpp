@@ -106,6 +106,13 @@ std::string sentence_of(const Goodput& goodput) {
     for (const std::string& host : goodput.twice) names.push_back(shown(host, kNameBytes));
     text += fmt::format(" Stopped the job twice or more: {}.", fmt::join(names, ", "));
   }
+  if (goodput.compared > 0)
+    text += fmt::format(
+        " Ranks compared the weights or states that several hold {} time{}, and {}.",
+        goodput.compared, plural(goodput.compared),
+        goodput.differed == 0
+            ? "found no difference"
+            : fmt::format("differed {} time{}", goodput.differed, plural(goodput.differed)));
   return text;
 }
 

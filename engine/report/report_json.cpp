@@ -69,7 +69,9 @@ Json goodput_json(const std::optional<Goodput>& goodput) {
                {"between_stops_s", known(goodput->between_s)},
                {"between_stops_low_s", known(goodput->between_low_s)},
                {"between_stops_high_s", known(goodput->between_high_s)},
-               {"stopped_twice", goodput->twice}};
+               {"stopped_twice", goodput->twice},
+               {"replicas_compared", goodput->compared},
+               {"replicas_differed", goodput->differed}};
   for (const GoodputRow& row : goodput->rows)
     json["rows"].push_back({{"what", row.what},
                             {"seconds", known(row.seconds)},

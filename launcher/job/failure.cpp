@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
 #include "engine/base/json.h"
+#include "engine/base/replica_words.h"
 #include "engine/base/units.h"
 #include "launcher/base/words.h"
 
@@ -46,6 +47,8 @@ std::string where(const RankEnd& end) {
 FailureKind kind_of(const RankEnd& root) {
   switch (classify(root)) {
     case EndClass::error:
+      if (root.error.starts_with(kWrongReplica) || root.error.starts_with(kReplicasDiffer))
+        return FailureKind::replica;
       return root.error.find("out of memory") != std::string::npos ? FailureKind::oom
                                                                    : FailureKind::error;
     case EndClass::signal:
@@ -72,6 +75,8 @@ const char* kind_name(FailureKind kind) {
       return "signal";
     case FailureKind::oom:
       return "oom";
+    case FailureKind::replica:
+      return "replica";
     case FailureKind::exit:
       return "exit";
     case FailureKind::peer:
@@ -97,6 +102,11 @@ std::string advise(FailureKind kind, const RankEnd& root) {
     return "host memory: fewer ranks or loader threads per host, a smaller model or batch.micro, "
            "or a "
            "larger limit of the control group";
+  }
+  if (kind == FailureKind::replica) {
+    return "look at memory, GPU and processor of that host (`dstrain doctor`); --resume auto goes "
+           "on "
+           "from the last checkpoint, whose states were compared before they were saved";
   }
   if (kind == FailureKind::hang) {
     return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
@@ -182,7 +192,7 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
 FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
   FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
   std::string cause;
-  if (report.kind == FailureKind::error ||
+  if (report.kind == FailureKind::error || report.kind == FailureKind::replica ||
       (report.kind == FailureKind::oom && !root.error.empty())) {
     cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
   } else if (report.kind == FailureKind::oom) {
@@ -226,7 +236,7 @@ FailureReport make_hang_report(const HangReport& hang, const std::vector<RankEnd
 
 bool worth_restart(const FailureReport& report) {
   if (report.root.rank < 0 || report.kind == FailureKind::hang ||
-      report.kind == FailureKind::signal)
+      report.kind == FailureKind::signal || report.kind == FailureKind::replica)
     return true;
   const int code = exit_code(report.root);
   using enum ErrorKind;

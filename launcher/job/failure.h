@@ -34,7 +34,8 @@ enum class EndClass {
 enum class FailureKind {
   error,
   signal,
-  oom,  ///< memory of the host or the device
+  oom,      ///< memory of the host or the device
+  replica,  ///< ranks that should hold the same weights do not
   exit,
   peer,
   hang,

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -17,6 +18,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/redact.h"
+#include "engine/base/replica_words.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/words.h"
 #include "launcher/base/plan_file.h"
@@ -27,10 +29,14 @@
 #include "launcher/job/environment_file.h"
 #include "launcher/job/event_log.h"
 #include "launcher/job/failure.h"
+#include "launcher/job/host_rates.h"
+#include "launcher/job/job_words.h"
 #include "launcher/job/preflight.h"
 #include "launcher/job/prepare_job.h"
 #include "launcher/job/rank_log.h"
 #include "launcher/job/restart_budget.h"
+#include "launcher/job/run_files.h"
+#include "launcher/job/token.h"
 #include "launcher/transport/joined.h"
 #include "launcher/transport/reach_hosts.h"
 #include "launcher/transport/sweep_hosts.h"
@@ -46,41 +52,6 @@ constexpr std::size_t kNumRepeatedLines = 20;
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
 std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
-
-[[noreturn]] void refuse_secret(const std::string& file, const std::string& variable) {
-  throw Error(ErrorKind::usage,
-              fmt::format("{} would hold the value of the environment variable {}", file, variable),
-              "secrets reach the ranks by environment; leave them out of the recipe");
-}
-
-void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files) {
-  for (const RunFile& file : files) {
-    const fs::path path = run.path / file.name;
-    if (fs::exists(path) && read_file(path) == file.content) continue;
-    keep_previous(path);
-    write_file_atomically(path, file.content, file.readers);
-  }
-  keep_previous(RunLayout(run.path).failure());
-}
-
-/// A file by which the agents of other hosts see that the run directory is shared.
-class Token {
- public:
-  explicit Token(const fs::path& run)
-      : path_(run / (kTokenPrefix + to_hex(draw_secret()).substr(0, 16))) {
-    write_file_atomically(path_, "");
-  }
-  ~Token() {
-    std::error_code error;
-    fs::remove(path_, error);
-  }
-  Token(const Token&) = delete;
-  Token& operator=(const Token&) = delete;
-  [[nodiscard]] std::string name() const { return path_.filename().string(); }
-
- private:
-  fs::path path_;
-};
 
 /// One job from its first start to its end.
 class Job {
@@ -140,6 +111,9 @@ class Job {
 
  private:
   int run_to_the_end() {
+    if (options_.preflight) {
+      if (const auto code = measure_hosts()) return *code;
+    }
     while (true) {
       write_run_files(run_, files_);
       report_start();
@@ -147,7 +121,7 @@ class Job {
                   {{"start", attempt_},
                    {"hosts", placement_.nodes.size()},
                    {"ranks", placement_.world_size}});
-      const Outcome outcome = run_attempt(make_attempt(), stops_, console_, interrupts_);
+      const Outcome outcome = run_attempt(make_attempt(placement_), stops_, console_, interrupts_);
       ++attempt_;
       has_run_ = has_run_ || outcome.started;
       if (const auto code = handle(outcome)) return *code;
@@ -182,41 +156,29 @@ class Job {
   }
 
   void report_start() {
-    std::vector<std::string> names;
-    bool gpus = false;
-    for (const NodePlacement& node : placement_.nodes) {
-      names.push_back(node.host.name);
-      gpus = gpus || node.host.gpus > 0;
-    }
-    constexpr std::size_t kMaxNames = 4;
-    const std::string hosts =
-        names.size() <= kMaxNames
-            ? fmt::format("{}", fmt::join(names, ", "))
-            : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
-    const bool local = placement_.nodes.front().host.reach == Reach::local;
-    console_.lines(fmt::format(
-        "{} rank{} on {}{}, {} {}", placement_.world_size, plural(placement_.world_size), hosts,
-        !local ? ""
-        : gpus ? " (GPU)"
-               : " (CPU)",
-        run_.continued || attempt_ > 0 ? "continuing" : "run directory", short_path(run_.path)));
+    console_.lines(fmt::format("{}, {} {}", describe_start(placement_),
+                               run_.continued || attempt_ > 0 ? "continuing" : "run directory",
+                               short_path(run_.path)));
   }
 
-  [[nodiscard]] Attempt make_attempt() {
+  /// `measured`: for the measurement of the preflight, which writes this file; empty: to train.
+  [[nodiscard]] Attempt make_attempt(const Placement& placement, const fs::path& measured = {}) {
     Attempt attempt;
-    attempt.nodes = placement_.nodes;
-    attempt.lease = lease_of(placement_.nodes.size());
+    attempt.nodes = placement.nodes;
+    attempt.lease = lease_of(placement.nodes.size());
     attempt.build = options_.build;
     const JobSecret secret = draw_secret();
     const bool here_only =
-        std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
+        std::all_of(placement.nodes.begin(), placement.nodes.end(),
                     [](const NodePlacement& node) { return node.host.reach == Reach::local; });
     // One for each start: an agent of an earlier start that lost its launcher takes its own away.
     if (!here_only) token_.emplace(run_.path);
     std::vector<Host> hosts;
-    for (const NodePlacement& node : placement_.nodes) {
-      PrepareJob job =
-          prepare_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
+    for (const NodePlacement& node : placement.nodes) {
+      PrepareJob job = prepare_job(options_, node, placement.world_size, run_.path,
+                                   measured.empty() ? run_.resume_from : "");
+      if (!measured.empty())
+        job.command.insert(job.command.end(), {"--measure", measured.string()});
       job.attempt = attempt_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
@@ -244,6 +206,38 @@ class Job {
         unfit_.push_back(host.name);
     }
     placement_ = place(allocation_, ranks);
+  }
+
+  /// Lets the ranks of all hosts measure products and sums, and takes spares for hosts that are
+  /// slow. The exit code, where the job ends there.
+  std::optional<int> measure_hosts() {
+    const Placement all = place(allocation_, slots_left());
+    const fs::path file = run_.path / "preflight.json";
+    fs::remove(file);
+    write_run_files(run_, files_);
+    const Outcome outcome = run_attempt(make_attempt(all, file), stops_, console_, interrupts_);
+    const auto leave_out_slow = [&](const std::string& name, const std::string& why) {
+      if (leave_out(name, why.c_str())) return true;
+      console_.lines(fmt::format("preflight: {} {}, and there is no spare", name, why));
+      return false;
+    };
+    if (outcome.kind == Outcome::Kind::failed) {
+      const std::string& host = outcome.report->root.host;
+      console_.lines("preflight: the measurement failed: " + outcome.report->summary);
+      if (!leave_out_slow(host, "failed in the measurement"))
+        throw Error(ErrorKind::hosts, "preflight: " + outcome.report->summary,
+                    fmt::format("take {} out, or leave out --preflight", host));
+    } else if (outcome.kind != Outcome::Kind::finished) {
+      return handle(outcome);
+    } else {
+      const std::vector<HostRates> rates = read_host_rates(file, all.nodes);
+      console_.lines(fmt::format("preflight: {}", describe(rates)));
+      for (const SlowHost& slow : slow_hosts(rates))
+        leave_out_slow(slow.host, "is slow: " + slow.text);
+    }
+    placement_ = place(allocation_, placement_.world_size);
+    files_ = make_files(placement_);
+    return std::nullopt;
   }
 
   [[nodiscard]] ReachOptions reach_options() const {
@@ -354,10 +348,14 @@ class Job {
     using Verdict = RestartBudget::Verdict;
     FailureReport report = *outcome.report;
     report.planned_bytes = read_plan(run_.path).allocated_bytes;
-    const Verdict verdict = budget_.decide({.step = outcome.step,
-                                            .curable = worth_restart(report) && stops_.count == 0,
-                                            .kind = report.kind,
-                                            .host = report.root.host});
+    // A host that was named for wrong bits twice is not used again, be there a spare or not.
+    const std::string& host = report.root.host;
+    const bool named_again = report.kind == FailureKind::replica &&
+                             report.root.error.starts_with(kWrongReplica) && ++named_[host] > 1;
+    const bool no_spare = named_again && !has_spare(host);
+    const bool curable = worth_restart(report) && stops_.count == 0 && !no_spare;
+    const Verdict verdict = budget_.decide(
+        {.step = outcome.step, .curable = curable, .kind = report.kind, .host = report.root.host});
     int code = outcome.exit_code;
     if (verdict == Verdict::stuck) {
       code = exit_code(ErrorKind::stop);
@@ -365,6 +363,11 @@ class Job {
           "{} starts in a row came no further than step {} and failed alike: this needs a person, "
           "another start does not help",
           budget_.num_starts(), budget_.best_step());
+    } else if (no_spare && options_.max_restarts > 0) {
+      report.advice = fmt::format(
+          "{} held wrong weights in two starts, and there is no spare in its place: take it out, "
+          "then go on with --resume auto",
+          host);
     } else if (report.root.rank < 0) {
       report.advice = verdict == Verdict::again ? "" : go_on_advice();
     }
@@ -385,7 +388,10 @@ class Job {
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
     const Placement before = placement_;
     if (verdict != Verdict::again) return code;
-    const bool fewer_hosts = budget_.failed_there_again() && leave_out(report.root.host);
+    const bool fewer_hosts = named_again ? leave_out(host, "held wrong weights twice")
+                             : budget_.failed_there_again()
+                                 ? leave_out(host, "failed twice in a row")
+                                 : false;
     if (!replace(outcome.lost_hosts, fewer_hosts)) return code;
     const std::string left_out =
         lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
@@ -408,13 +414,18 @@ class Job {
     return std::nullopt;
   }
 
-  /// A host whose machine may be at fault is not used again where a spare takes its place.
-  bool leave_out(const std::string& name) {
+  /// The hosts without `name` have room for the ranks.
+  [[nodiscard]] bool has_spare(const std::string& name) const {
     const std::vector<Host> rest = hosts_left().hosts;
     const auto host = std::ranges::find(rest, name, &Host::name);
-    if (host == rest.end() || slots_left() - host->slots < placement_.world_size) return false;
-    console_.lines(fmt::format(
-        "{} failed twice in a row: it is left out, as there is a spare in its place", name));
+    return host != rest.end() && slots_left() - host->slots >= placement_.world_size;
+  }
+
+  /// A host whose machine may be at fault is not used again where a spare takes its place.
+  bool leave_out(const std::string& name, const char* why) {
+    if (!has_spare(name)) return false;
+    console_.lines(
+        fmt::format("{} {}: it is left out, as there is a spare in its place", name, why));
     unfit_.push_back(name);
     std::erase_if(allocation_.hosts, [&name](const Host& each) { return each.name == name; });
     return true;
@@ -559,7 +570,8 @@ class Job {
   RestartBudget budget_;
   Subreaper subreaper_;
   std::vector<std::string> lost_;
-  std::vector<std::string> unfit_;  ///< left out by preflight, or since they failed again
+  std::vector<std::string> unfit_;    ///< left out by preflight, or since they failed again
+  std::map<std::string, int> named_;  ///< hosts, how often for wrong weights
   int attempt_ = 0;
   bool has_run_ = false;  ///< ranks were started, now or before
 };

@@ -2,7 +2,9 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
 import tempfile
 import time
 
@@ -84,8 +86,34 @@ def test_saves_and_goodput(scratch):
     assert "Goodput" in text and "stops by class" in text, text
 
 
+def test_skipped_while_one_is_written(scratch):
+    """A disk on which a save takes longer than the time between two: the next one is left out, and said."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    binary = pathlib.Path(os.environ["DSTRAIN"]).read_bytes()
+    if compiler is None or b"libasan.so" in binary or b"libtsan.so" in binary:
+        print("no compiler, or a sanitizer's runtime that must be loaded first: skipped saves are not tried")
+        return
+    library = scratch / "slow_disk.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, pathlib.Path(__file__).with_name("slow_disk.c")], check=True)
+    output = scratch / "slow"
+    process = start("launch", QUICKSTART, *SETTINGS, "--set", f"run.output={output}", "--set", "run.checkpoint.every=1s",
+                    env=os.environ | {"LD_PRELOAD": str(library), "DSTRAIN_SLOW_FSYNC": "1"})
+    wait_for(process, lambda: output.exists() and list(output.glob("*/events.jsonl")))
+    directory = only_run(output)
+    wait_for(process, lambda: of_kind(directory, "checkpoint_skipped") and of_kind(directory, "checkpoint_saved"), 120)
+    process.send_signal(signal.SIGINT)
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, text
+    skipped = of_kind(directory, "checkpoint_skipped")[0]
+    saved = [event["step"] for event in of_kind(directory, "checkpoint_saved")]
+    running = int(skipped["running"])
+    assert running in saved and running < skipped["step"] and skipped["step"] not in saved, (skipped, saved)
+    assert f"no checkpoint after step {skipped['step']}: that of step {running} is still being written" in text, text
+
+
 test_refusals()
 with tempfile.TemporaryDirectory() as folder:
     test_auto_says_why(pathlib.Path(folder))
     test_saves_and_goodput(pathlib.Path(folder))
+    test_skipped_while_one_is_written(pathlib.Path(folder))
 print("ok")

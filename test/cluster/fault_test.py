@@ -294,6 +294,21 @@ def test_spare_hosts(bench):
     job = bench.job("fails-again-no-spare", "h1:1,h2:1", [*twice, "all", "exit", "0"], "--max-restarts", "5")
     job.end(0)
     assert "left out" not in job.console(), job.console()
+    # Named for wrong weights, further each time: once it starts again there, twice a spare takes the place.
+    wrong = ["fail", "93", "wrong replica: rank 1 on h2 holds other weights", "exit", "93"]
+    named = ["print", "started", "on", "1", "in", "0", "enter", "100", "step", *wrong, "on", "1", "in", "1", "enter", "200", "step", *wrong,
+             "on", "0", "in", "0", "sleep", "60000", "on", "0", "in", "1", "sleep", "60000"]
+    job = bench.job("named-twice", "h1:1,h2:1,h3:1", [*named, "all", "exit", "0"], "--ranks", "2", "--max-restarts", "5")
+    job.end(0)
+    assert "h2 held wrong weights twice: it is left out" in job.console() and "with the spare h3" in job.console(), job.console()
+    assert job.log(1).count("started") == 3 and job.failure("failure.2.json")["root"]["kind"] == "replica", job.log(1)
+    job = bench.job("named-twice-no-spare", "h1:1,h2:1", [*named, "all", "exit", "0"], "--max-restarts", "5")
+    job.end(93)
+    assert job.log(1).count("started") == 2 and "h2 held wrong weights in two starts, and there is no spare" in job.console(), job.console()
+    job = bench.job("named-once", "h1:1,h2:1", [*named, "all", "exit", "0"])
+    job.end(93)
+    assert job.log(1).count("started") == 1 and job.failure()["root"]["host"] == "h2", job.console()
+    say("wrong weights", "a host that is named twice gives way to a spare; without one the job ends with 93")
     say("spare", "after the loss of h1 ranks run on h2 and h3; without a spare on what is left, at least --min-ranks")
 
 

@@ -46,6 +46,27 @@ std::vector<int> sizes() {
   return result;
 }
 
+TEST_CASE("ranks meet by several ids, as those of large groups do", "[gpu][nccl]") {
+  const std::string ranks_per_id = GENERATE("1", "2", "3");
+  CAPTURE(ranks_per_id);
+  ::setenv("DSTRAIN_NCCL_RANKS_PER_ID", ranks_per_id.c_str(), 1);
+  for (const int size : sizes()) {
+    CAPTURE(size);
+    on_gpus(size, [&](int rank, ThreadWorld& world) {
+      const auto comm = make_communicator(world.store(), nccl("several", size, rank));
+      test::check_operations(*comm, gpu(rank), at::kFloat, 1000);
+    });
+  }
+  ::setenv("DSTRAIN_NCCL_RANKS_PER_ID", "none", 1);
+  if (num_gpus() > 1) {
+    on_gpus(2, [&](int rank, ThreadWorld& world) {
+      CHECK_THROWS_WITH(make_communicator(world.store(), nccl("wrong", 2, rank)),
+                        Catch::Contains("DSTRAIN_NCCL_RANKS_PER_ID: 'none'"));
+    });
+  }
+  ::unsetenv("DSTRAIN_NCCL_RANKS_PER_ID");
+}
+
 TEST_CASE("every NCCL operation gives the exact result on 1 to 4 GPUs", "[gpu][nccl]") {
   for (const int size : sizes()) {
     CAPTURE(size);

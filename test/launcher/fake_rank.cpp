@@ -23,6 +23,9 @@
 // - daemon: a grandchild in a session of its own that ignores SIGTERM and never ends
 // - child: a child in this process group that never ends
 // - connect: rank 0 accepts on the inherited socket, the others connect to it
+// Behind the recipe `--measure FILE`, the measurement of a preflight: nothing of all that, but rank
+// 0 writes FAKE_RATES into the file, or the same rates for hosts of one rank each;
+// FAKE_RATES=fail:R fails on rank R.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -152,6 +155,18 @@ dstrain::RankSection section_named(const std::string& name) {
   std::abort();
 }
 
+/// Returns the exit code.
+int measure(int rank, const std::string& file) {
+  const char* rates = std::getenv("FAKE_RATES");
+  if (rates != nullptr && std::string(rates) == "fail:" + std::to_string(rank)) return 7;
+  if (rank != 0) return 0;
+  std::string text = rates == nullptr ? "" : rates;
+  for (int host = 0; rates == nullptr && host < number(env::kWorldSize); ++host)
+    text += std::string(host > 0 ? ", " : "") + R"({"product_tflops": [1.0], "pair_gb_s": 2.0})";
+  std::ofstream(file) << R"({"hosts": [)" << text << "]}\n";
+  return 0;
+}
+
 bool connect_to_master() {
   if (number(env::kRank) == 0) {
     for (int peer = 1; peer < number(env::kWorldSize); ++peer) {
@@ -173,6 +188,8 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const int rank = number(env::kRank);
   auto record = dstrain::RankRecordFile::open(std::getenv(env::kRankRecord));
+  if (words.size() > 1 && words[words.size() - 2] == "--measure")
+    return measure(rank, words.back());
   bool mine = true;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];

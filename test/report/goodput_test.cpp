@@ -63,7 +63,9 @@ MadeEvents three_starts() {
       .at(1163, "launched", 1050)
       .at(1250, "resumed", 1000)
       .at(1264, "first_step", 1000)
+      .at(1600, "replicas_equal", 1400, R"("what":"weights")")
       .at(1763, "checkpoint_saved", 1500, R"("path":"x","stall_s":"1.000")")
+      .at(1765, "replicas_differ", 1505, R"("what":"weights","who":"rank 1 on h2")")
       .at(1770, "failed", 1506, R"("failure":"host","host":"h2","rank":-1,"exit_code":75)")
       .at(2370, "launched", 1506)
       .at(2460, "resumed", 1500)
@@ -120,9 +122,12 @@ TEST_CASE("a report says goodput and stops in words and in JSON") {
   CHECK_THAT(text, Catch::Contains("starts, 2 stops"));
   CHECK_THAT(text, Catch::Contains("Stopped the job twice or more: h2."));
   CHECK_THAT(text, Catch::Contains("stops by class"));
+  CHECK_THAT(text, Catch::Contains("several hold 2 times, and differed 1 time."));
   const auto json = nlohmann::json::parse(report_json(report))["runs"][0]["goodput"];
   CHECK(json["share"].get<double>() == Approx(2000.0 / 2980));
   CHECK(json["stops"].size() == 2);
+  CHECK(json["replicas_compared"] == 2);
+  CHECK(json["replicas_differed"] == 1);
   CHECK(json["stops"][1]["rank"].is_null());
   CHECK(json["rows"][1]["what"] == "steps done again");
 }

@@ -250,7 +250,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
                   .samples = inputs.samples,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
                   .start = start,
-                  .end = nullptr};
+                  .end = nullptr,
+                  .replicas = std::exchange(compared_, std::nullopt)};
   pending.host.copy_(telemetry_, /*non_blocking=*/true);
   pending.end = moment(lane(Lane::compute));
   pending_.push_back(std::move(pending));
@@ -292,7 +293,8 @@ StepOutcome Executor::take_outcome() {
           .stop = sums[kStopVotes] > 0,
           .trace_steps = static_cast<int>(sums[kRequests]) % kSaveRequest,
           .save = sums[kRequests] >= kSaveRequest,
-          .times = timer_.take(pending.step)};
+          .times = timer_.take(pending.step),
+          .replicas = pending.replicas};
 }
 
 void Executor::observe(StepObserver* observer) {
@@ -547,6 +549,9 @@ void Executor::norm(const work::Norm& norm, const StepInputs& inputs) {
   timer_.begin_action(Lane::compute, compute);
   communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);
   timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
+  // All forwards have read what was gathered, and no update has begun.
+  if (inputs.before_update) inputs.before_update();
+  if (inputs.replicas != nullptr) compared_ = inputs.replicas->compare(communicator(kWorldChannel));
   const LossScaleConfig& scale = options_.precision.loss_scale;
   optimizer::finish_gradients(
       control_, sums_,

@@ -22,6 +22,7 @@
 #include "engine/train/execute/feeder.h"
 #include "engine/train/execute/lane_thread.h"
 #include "engine/train/execute/non_finite.h"
+#include "engine/train/execute/replicas.h"
 #include "engine/train/execute/segments.h"
 #include "engine/train/execute/updater.h"
 #include "engine/train/measure/step_timer.h"
@@ -62,6 +63,7 @@ struct StepOutcome {
   int trace_steps = 0;               ///< that rank 0 was asked to trace from now on
   bool save = false;                 ///< rank 0 wants a checkpoint by the clock
   std::optional<StepTimes> times{};  ///< of this rank, where the step was timed
+  std::optional<Replicas::Hashes> replicas{};  ///< where they were compared
 };
 
 /// An action inside a graph that was launched.
@@ -100,6 +102,8 @@ struct StepInputs {
   std::int64_t samples = 0;  ///< of this global batch, fillers not counted
   double average_share = 0;  ///< of the new weights in their average; 0: it stays
   StepRequests requests = {};
+  const Replicas* replicas = nullptr;  ///< of parameters, to be compared before they are updated
+  std::function<void()> before_update = {};  ///< on the compute lane, before that; for tests
 };
 
 struct EvaluationTotals {
@@ -111,7 +115,7 @@ struct EvaluationTotals {
   /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
   /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};
-  std::optional<PairMeans> pairs = {};  ///< where samples are pairs
+  std::optional<PairMeans> pairs = {};         ///< where samples are pairs
   std::vector<EvaluationTotals> members = {};  ///< of a mixture, in its order
 };
 
@@ -356,7 +360,9 @@ class Executor {
     at::Tensor host;
     std::shared_ptr<const Event> start;  ///< may be the end of the step before
     std::shared_ptr<const Event> end;
+    std::optional<Replicas::Hashes> replicas = {};
   };
+  std::optional<Replicas::Hashes> compared_;  ///< in the step that is being enqueued
   std::deque<Pending> pending_;
   std::map<Lane, LaneThread> transfer_threads_;  ///< on the CPU; go first, as they use the others
 };

@@ -385,6 +385,16 @@ void RunReport::checkpoint(const SaveResult& result, std::int64_t steps, double 
   }
 }
 
+void RunReport::compared_replicas(const std::string& what, std::int64_t steps,
+                                  const std::string& wrong) {
+  ++compared_[what];
+  if (wrong.empty()) {
+    metrics_.event("replicas_equal", steps, {{"what", what}});
+  } else {
+    metrics_.event("replicas_differ", steps, {{"what", what}, {"who", wrong}});
+  }
+}
+
 void RunReport::end(bool stopped, double skipped_steps, double host_s,
                     const SampleSummary& samples) {
   const std::int64_t done = session_.next_step();
@@ -408,6 +418,13 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   if (skipped_steps > 0) {
     progress_.note(
         fmt::format("{:.0f} steps were skipped because a gradient was not finite", skipped_steps));
+  }
+  if (!compared_.empty()) {
+    std::vector<std::string> parts;
+    for (const auto& [what, times] : compared_)
+      parts.push_back(fmt::format("{} {} time{}", what, times, times == 1 ? "" : "s"));
+    progress_.note(
+        fmt::format("replicas compared: {}; all ranks held the same", fmt::join(parts, ", ")));
   }
   report_speed();
   report_times();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ class RunReport {
   void checkpoint(const SaveResult& result, std::int64_t steps, double stall_s);
   /// The save that was due after `steps` is left out, since that of step `running` still runs.
   void skipped_checkpoint(std::int64_t steps, std::int64_t running, double interval_s);
+  /// What several ranks hold was compared after `steps`: "weights" or "states". `wrong`: who
+  /// holds something else; empty: all are equal.
+  void compared_replicas(const std::string& what, std::int64_t steps, const std::string& wrong);
   /// `host_s`: what the host works for one step; 0: not measured.
   void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
 
@@ -97,7 +101,8 @@ class RunReport {
   StepTimes times_;                       ///< sums over the timed ones of them
   double data_wait_s_ = 0;                ///< sum over them
   std::int64_t timed_ = 0;
-  double timed_s_ = 0;  ///< sum of their times
+  std::map<std::string, std::int64_t> compared_;  ///< how often replicas were, by what of them
+  double timed_s_ = 0;                            ///< sum of their times
 };
 
 }  // namespace dstrain

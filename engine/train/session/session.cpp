@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
 #include "engine/base/index.h"
@@ -189,6 +190,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);
+  open_replicas(world);
   open_references(world, record, progress);
   if (prompts_.empty()) return;
   keeps_keys_ = has_whole_weights();
@@ -313,6 +315,9 @@ int Session::timed_every(const Machine& machine) const {
 }
 
 void Session::open_communicators(const World& world, RankRecordFile& record) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string slowest;
+  double slowest_s = 0;
   std::vector<CommChannel> all = channels(strategy_->training);
   const auto add = [&all](const CommChannel& channel) {
     if (std::ranges::find(all, channel) == all.end()) all.push_back(channel);
@@ -327,6 +332,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),
                                 static_cast<int>(group.ranks.size()));
     const bool link = group.channel.axis == CommAxis::pipeline;
+    const auto began = std::chrono::steady_clock::now();
     auto communicator = world.communicator(
         {.name = group.name,
          .ranks = group.ranks,
@@ -340,7 +346,17 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));
+    if (const double seconds = seconds_since(began); seconds > slowest_s) {
+      slowest_s = seconds;
+      slowest = fmt::format("{} of {} ranks", group.name, group.ranks.size());
+    }
   }
+  // NCCL's start grows with the ranks; first_step in events.jsonl has the time of any start.
+  if (device_.is_cuda() && world.size > 1)
+    notes_.push_back(fmt::format("{} communicators opened in {}, the slowest ({}) in {}",
+                                 communicators_.end() - communicators_.begin(),
+                                 format_duration(seconds_since(begin)), slowest,
+                                 format_duration(slowest_s)));
 }
 
 void Session::compare_programs(const World& world, RankRecordFile& record) {
@@ -396,12 +412,21 @@ void Session::enqueue_step(const StepRequests& requests) {
   if (!rehearsed_ && device_.is_cuda() && strategy_->layout.pipeline_degree() > 1) rehearse();
   const std::int64_t step = next_step_++;
   skipped_.enter(step);
+  const bool compared = parameter_replicas_ && !parameter_replicas_->empty() &&
+                        (step + 1) % recipe_.run.compare_replicas == 0;
+  std::function<void()> flip;
+  if (flipped_)
+    flip = [this, step] {
+      flipped_->flip(step, communicators_.at(kWorldChannel).rank(), *states_);
+    };
   executor_->enqueue({.step = step,
                       .lr = learning_rate(step),
                       .targets = targets_of_step(step),
                       .samples = samples_of_step(step),
                       .average_share = average_share(recipe_.ema, step),
-                      .requests = requests},
+                      .requests = requests,
+                      .replicas = compared ? &*parameter_replicas_ : nullptr,
+                      .before_update = std::move(flip)},
                      *feeder_);
 }
 

@@ -13,6 +13,8 @@
 #include "engine/models/weights.h"
 #include "engine/program/strategy.h"
 #include "engine/train/execute/executor.h"
+#include "engine/train/execute/flipped_bit.h"
+#include "engine/train/execute/replicas.h"
 #include "engine/train/execute/skipped_exchanges.h"
 #include "engine/train/session/generate.h"
 #include "engine/train/session/world.h"
@@ -81,6 +83,19 @@ class Session {
   };
   /// Why a step was refused. Collective; the step that comes next is then the one behind `outcome`.
   [[nodiscard]] NonFinite explain_non_finite(const StepOutcome& outcome);
+  struct WrongReplica {
+    bool own = false;   ///< this rank is named
+    std::string ranks;  ///< that are named: "rank 3 on n2"
+    std::string text;   ///< as the error says it
+  };
+  /// Who holds other weights, where the comparison of a step says that some do. Collective; waits.
+  [[nodiscard]] std::optional<WrongReplica> look_at_replicas(const StepOutcome& outcome);
+  /// Compares the states that a checkpoint takes. Between steps; collective; waits.
+  [[nodiscard]] std::optional<WrongReplica> compare_states();
+  /// Some rank's states are compared by it.
+  [[nodiscard]] bool compares_states() const {
+    return state_replicas_ && !state_replicas_->empty();
+  }
   /// Loss and accuracy over the test split, every sample once; of a mixture by member, too. Not
   /// where run.evaluate is never. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
@@ -127,6 +142,10 @@ class Session {
   /// Tensors of the model without parts of ranks: file names and shapes.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> whole_tensors() const;
   void compare_programs(const World& world, RankRecordFile& record);
+  void open_replicas(const World& world);
+  [[nodiscard]] WrongReplica describe_replicas(const Replicas& replicas,
+                                               const Replicas::Hashes& hashes,
+                                               const std::string& what, std::int64_t steps);
 
   Recipe recipe_;
   int phase_;
@@ -146,6 +165,8 @@ class Session {
   ParameterGroups groups_;
   std::unique_ptr<StateStore> states_;
   std::unique_ptr<Executor> executor_;
+  std::optional<Replicas> parameter_replicas_, state_replicas_;  ///< nothing: never compared
+  std::optional<FlippedBit> flipped_;
   std::unique_ptr<Feeder> feeder_;
   std::int64_t next_step_ = 0;
   bool rehearsed_ = false;

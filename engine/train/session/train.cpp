@@ -16,6 +16,7 @@
 #include "engine/recipe/load.h"
 #include "engine/recipe/phases.h"
 #include "engine/train/execute/memory_errors.h"
+#include "engine/train/measure/measure_hosts.h"
 #include "engine/train/session/agree.h"
 #include "engine/train/session/evaluate.h"
 #include "engine/train/session/stop_signal.h"
@@ -96,6 +97,11 @@ int train(const TrainOptions& options) {
       const CollectiveScope scope(&record, "connect", world_size_from_environment());
       return world_from_environment(loaded.recipe.parallel.backend);
     }();
+    if (!options.measure.empty()) {
+      measure_hosts(world, record, options.measure);
+      leave(*world.store, {.rank = world.rank, .size = world.size});
+      return;
+    }
     const bool chosen = loaded.recipe.precision.compute == ComputeType::automatic;
     settle_compute(loaded, limits_on_all(world, record), world.device.name);
     if (!options.evaluate.empty()) {

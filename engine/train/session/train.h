@@ -10,6 +10,7 @@ struct TrainOptions {
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   std::string resume = "never";        ///< or a run directory or a checkpoint directory
   std::string evaluate;  ///< run, checkpoint or "-": evaluate_finished() instead of training
+  std::string measure;   ///< file: measure_hosts() instead of training
   int verify_steps = 0;                ///< above 0: compare with one rank instead of training
 };
 

@@ -293,9 +293,22 @@ void Trainer::handle(const StepOutcome& outcome) {
       report_->host(*sample);
     report_->step(outcome, enqueued.host, enqueued.traced);
   }
+  if (outcome.replicas)
+    require_equal(session_.look_at_replicas(outcome), "weights", outcome.step + 1);
   show_trace_notes();
   const bool at_once = recipe_.precision.non_finite == NonFinite::stop;
   if (skipped_.length() >= (at_once ? 1 : recipe_.precision.max_skipped)) give_up(outcome);
+}
+
+/// All ranks know of it; the report is to name one that is wrong.
+void Trainer::require_equal(const std::optional<Session::WrongReplica>& wrong, const char* what,
+                            std::int64_t steps) {
+  if (report_) report_->compared_replicas(what, steps, wrong ? wrong->ranks : "");
+  if (!wrong) return;
+  throw Error(wrong->own ? ErrorKind::stop : ErrorKind::again, wrong->text,
+              fmt::format("{}look at memory and processors there; --resume auto goes on from the "
+                          "last checkpoint, whose states were compared before they were saved",
+                          wrong->ranks.empty() ? "" : wrong->ranks + ": "));
 }
 
 /// Collective.
@@ -374,7 +387,8 @@ void Trainer::save() {
   record_.enter(step, "checkpoint");
   const auto begin = Clock::now();
   session_.executor().finish_updates();  // one that has failed leaves half a state
-  saver_->wait_until_read();             // copies for two saves at once would be too many
+  if (session_.compares_states()) require_equal(session_.compare_states(), "states", step);
+  saver_->wait_until_read();  // copies for two saves at once would be too many
   CheckpointPart part = session_.states().snapshot(session_.room_for_copies(world_));
   const bool live = part.live;
   saver_->start({.step = step,

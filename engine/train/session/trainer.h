@@ -50,6 +50,9 @@ class Trainer {
   void open_report(Clock::time_point start);
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
+  /// Ends the run where ranks hold other weights than they should.
+  void require_equal(const std::optional<Session::WrongReplica>& wrong, const char* what,
+                     std::int64_t steps);
   void enqueue();
   /// Steps that this rank was asked to trace.
   [[nodiscard]] int trace_requested();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/host_memory.h"
+#include "engine/base/replica_words.h"
 #include "test/support/catch.h"
 
 using namespace dstrain::launcher;
@@ -141,4 +142,20 @@ TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",
         "SIGKILL)");
   CHECK(nlohmann::json::parse(to_json(report, 137))["memory_bytes"]["host_limit"] ==
         root.memory_limit_bytes);
+}
+
+TEST_CASE("wrong weights are a kind of their own, and worth a start", "[launcher][failure]") {
+  for (const std::string_view words : {dstrain::kWrongReplica, dstrain::kReplicasDiffer}) {
+    RankEnd end = with_error(ended(3, 93, 0, 5), 93, 4);
+    end.error = std::string(words) + ": rank 3 on h";
+    const FailureReport report = make_report(end, {end, with_error(ended(1, 75, 0, 6), 75, 6)});
+    CHECK(report.kind == FailureKind::replica);
+    CHECK(report.root.rank == 3);
+    CHECK(worth_restart(report));
+    CHECK(exit_code(report.root) == 93);
+    CHECK(report.summary.find(words) != std::string::npos);
+    CHECK_FALSE(report.advice.empty());
+  }
+  RankEnd policy = with_error(ended(3, 93, 0, 5), 93, 4);
+  CHECK_FALSE(worth_restart(make_report(policy, {policy})));
 }

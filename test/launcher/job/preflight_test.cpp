@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launcher/job/host_rates.h"
 #include "test/launcher/job.h"
 #include "test/support/catch.h"
 
@@ -50,8 +51,76 @@ TEST_CASE("a host that cannot be used is left out before the start, and a spare 
   CHECK(contains(job.output(), "preflight: b is left out: "));
   CHECK(contains(job.output(), "Connection refused"));
   CHECK(contains(job.output(), "preflight: 2 of 3 hosts can be used"));
+  CHECK(
+      contains(job.output(), "preflight: products 1 to 1 TFLOP/s, sums of two hosts 2 to 2 GB/s"));
   CHECK(contains(job.output(), "2 ranks on a, c, run directory"));
   CHECK(contains(job.log(1), "hello"));
+}
+
+TEST_CASE("a host that is slow gives way to a spare, and one that fails in the measurement",
+          "[launcher][preflight][alone]") {
+  TempDir directory;
+  const Programs programs(directory);
+  JobOptions options = programs.options(2);
+  options.arguments[1] = "a:1,c:1,d:1";
+  SECTION("slow") {
+    options.environment.emplace_back(
+        R"(FAKE_RATES={"product_tflops": [0.22], "pair_gb_s": 2.0},
+           {"product_tflops": [0.1], "pair_gb_s": 2.0},
+           {"product_tflops": [0.2], "pair_gb_s": 1.9})");
+    Job job(directory, {"print", "hello"}, options);
+    CHECK(job.wait() == 0);
+    CAPTURE(job.output());
+    CHECK(contains(job.output(),
+                   "c is slow: products on its rank 0 0.1 TFLOP/s, 50 % of the median 0.2: it is "
+                   "left out, as there is a spare in its place"));
+    CHECK(contains(job.output(), "2 ranks on a, d, run directory"));
+    CHECK(contains(job.log(1), "hello"));
+  }
+  SECTION("failed") {
+    options.environment.emplace_back("FAKE_RATES=fail:1");
+    Job job(directory, {"print", "hello"}, options);
+    CHECK(job.wait() == 0);
+    CAPTURE(job.output());
+    CHECK(contains(job.output(), "preflight: the measurement failed: rank 1 failed: exit code 7"));
+    CHECK(contains(job.output(), "c failed in the measurement: it is left out"));
+    CHECK(contains(job.output(), "2 ranks on a, d, run directory"));
+  }
+  SECTION("without a spare") {
+    options.ranks = 3;
+    options.environment.emplace_back(
+        R"(FAKE_RATES={"product_tflops": [1], "pair_gb_s": 2.0}, {"product_tflops": [1],
+           "pair_gb_s": 2.1}, {"product_tflops": [1.1], "pair_gb_s": 0.4})");
+    Job job(directory, {"print", "hello"}, options);
+    CHECK(job.wait() == 0);
+    CAPTURE(job.output());
+    CHECK(contains(job.output(),
+                   "preflight: d is slow: sums with another host 0.4 GB/s, 20 % of the median 2, "
+                   "and there is no spare"));
+    CHECK(contains(job.output(), "3 ranks on a, c, d, run directory"));
+  }
+  SECTION("no rates") {
+    options.environment.emplace_back(R"(FAKE_RATES={"product_tflops": [1]})");
+    Job job(directory, {"print", "hello"}, options);
+    CHECK(job.wait() == 69);
+    CAPTURE(job.output());
+    CHECK(contains(job.output(), "preflight.json has no rates of these hosts"));
+  }
+}
+
+TEST_CASE("slow hosts are told by the median of all, the slowest first", "[launcher][preflight]") {
+  using dstrain::launcher::HostRates;
+  const std::vector<HostRates> hosts = {{"a", {1.0, 1.0}, 10, 4},
+                                        {"b", {1.0, 0.5}, 10, 4},
+                                        {"c", {1.1, 1.0}, 2, 4},
+                                        {"d", {1.0, 1.0}, 10, 3.3}};
+  const auto slow = dstrain::launcher::slow_hosts(hosts);
+  REQUIRE(slow.size() == 2);
+  CHECK(slow[0].host == "c");
+  CHECK(slow[0].text == "sums in the host 2 GB/s, 20 % of the median 10");
+  CHECK(slow[1].host == "b");
+  CHECK(slow[1].text == "products on its rank 1 0.5 TFLOP/s, 50 % of the median 1");
+  CHECK(dstrain::launcher::slow_hosts({{"a", {1.0, 0.9}, 3, 0}}).empty());
 }
 
 TEST_CASE("without a spare for a bad host the preflight ends the job before the start",

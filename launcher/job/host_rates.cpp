@@ -1,0 +1,113 @@
+#include "launcher/job/host_rates.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+
+namespace dstrain::launcher {
+namespace {
+
+/// Half of what is known lies below it; 0 where nothing is known.
+double median(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return value <= 0; });
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::vector<double> all_products(const std::vector<HostRates>& hosts) {
+  std::vector<double> all;
+  for (const HostRates& host : hosts)
+    all.insert(all.end(), host.product_tflops.begin(), host.product_tflops.end());
+  return all;
+}
+
+std::vector<double> all_of(const std::vector<HostRates>& hosts, double HostRates::*figure) {
+  std::vector<double> all;
+  for (const HostRates& host : hosts) all.push_back(host.*figure);
+  return all;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& file) {
+  throw Error(ErrorKind::hosts,
+              fmt::format("preflight: {} has no rates of these hosts", file.string()),
+              "leave out --preflight, or look at the ranks' logs beside that file");
+}
+
+double rate(const nlohmann::json& host, const char* name) {
+  const nlohmann::json value = host.value(name, nlohmann::json());
+  return value.is_number() ? value.get<double>() : 0;
+}
+
+std::string range(const char* what, std::vector<double> values, const char* unit) {
+  std::erase_if(values, [](double value) { return value <= 0; });
+  if (values.empty()) return "";
+  const auto [least, most] = std::ranges::minmax(values);
+  return fmt::format("{} {:.3g} to {:.3g} {}", what, least, most, unit);
+}
+
+}  // namespace
+
+std::vector<HostRates> read_host_rates(const std::filesystem::path& file,
+                                       const std::vector<NodePlacement>& nodes) {
+  const nlohmann::json list = read_json_object(file).value("hosts", nlohmann::json());
+  if (!list.is_array() || list.size() != nodes.size()) refuse(file);
+  std::vector<HostRates> hosts;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!list[i].is_object()) refuse(file);
+    HostRates host{.host = nodes[i].host.name,
+                   .product_tflops = {},
+                   .host_gb_s = rate(list[i], "host_gb_s"),
+                   .pair_gb_s = rate(list[i], "pair_gb_s")};
+    const nlohmann::json products = list[i].value("product_tflops", nlohmann::json());
+    if (!products.is_array() || std::cmp_not_equal(products.size(), nodes[i].num_ranks))
+      refuse(file);
+    for (const nlohmann::json& product : products) {
+      if (!product.is_number() || product.get<double>() <= 0) refuse(file);
+      host.product_tflops.push_back(product.get<double>());
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+std::vector<SlowHost> slow_hosts(const std::vector<HostRates>& hosts) {
+  const double product = median(all_products(hosts)),
+               in_host = median(all_of(hosts, &HostRates::host_gb_s)),
+               in_pair = median(all_of(hosts, &HostRates::pair_gb_s));
+  std::vector<SlowHost> slow;
+  for (const HostRates& host : hosts) {
+    SlowHost found{.host = host.host, .text = {}};
+    const auto look = [&](const std::string& what, double value, double usual, const char* unit) {
+      if (value <= 0 || value >= kSlowShare * usual) return;
+      found.share = std::min(found.share, value / usual);
+      found.text += fmt::format("{}{} {:.3g} {}, {:.0f} % of the median {:.3g}",
+                                found.text.empty() ? "" : "; ", what, value, unit,
+                                100 * value / usual, usual);
+    };
+    const auto least = std::ranges::min_element(host.product_tflops);
+    look(fmt::format("products on its rank {}", least - host.product_tflops.begin()), *least,
+         product, "TFLOP/s");
+    look("sums in the host", host.host_gb_s, in_host, "GB/s");
+    look("sums with another host", host.pair_gb_s, in_pair, "GB/s");
+    if (!found.text.empty()) slow.push_back(std::move(found));
+  }
+  std::ranges::stable_sort(slow, {}, &SlowHost::share);
+  return slow;
+}
+
+std::string describe(const std::vector<HostRates>& hosts) {
+  std::vector<std::string> parts = {
+      range("products", all_products(hosts), "TFLOP/s"),
+      range("sums in a host", all_of(hosts, &HostRates::host_gb_s), "GB/s"),
+      range("sums of two hosts", all_of(hosts, &HostRates::pair_gb_s), "GB/s")};
+  std::erase(parts, "");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace dstrain::launcher
