@@ -113,7 +113,9 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
   recipe.model.weights = folder.string();
   if (options.modality == Modality::images && !is_language_model(recipe.model))
     recipe = recipe_on(folder);
-  const ModelInputs inputs{.batch_norm = recipe.batch_norm, .fp16 = options.dtype == at::kHalf};
+  const ModelInputs inputs{.batch_norm = recipe.batch_norm,
+                           .fp16 = options.dtype == at::kHalf,
+                           .answers = options.adapter.empty()};
   FinishedModel found{
       .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
   require_modality(found.model, options, found.what);

@@ -22,9 +22,9 @@ namespace dstrain::ops {
 /// (W/P), C * P * P]. No gradient: images are inputs.
 [[nodiscard]] at::Tensor patchify(const at::Tensor& images_BCHW, std::int64_t patch);
 
-/// Which approximation of x * Phi(x). Hendrycks & Gimpel 2016, arXiv:1606.08415: exact by erf, or
-/// by tanh.
-enum class Gelu { erf, tanh };
+/// Which approximation of x * Phi(x). Hendrycks & Gimpel 2016, arXiv:1606.08415: exact by erf, by
+/// tanh, or quick, x sigmoid(1.702 x).
+enum class Gelu { erf, tanh, quick };
 
 /// Rows that a product reads, perhaps with their largest absolute values, so that a product in FP8
 /// need not read them for these.
@@ -204,14 +204,28 @@ struct AttentionShape {
 /// for heads of our own kernels or with linear biases.
 [[nodiscard]] std::int64_t attention_head_groups(const AttentionShape& shape, std::int64_t rows);
 
-/// Puts the class token before the patches of each sample and adds positions: patches [B * N, D],
-/// class_token [1, 1, D], positions [1, N + 1, D] -> [B * (N + 1), D]. Dosovitskiy et al. 2021,
-/// arXiv:2010.11929, eq. 1.
+/// Patches along a side of the images for which positions were made, and of those that come. Where
+/// they differ, the positions of patches are interpolated bicubically in fp32, as ATen's
+/// upsample_bicubic2d does without aligned corners.
+struct PositionGrid {
+  std::int64_t from = 0, to = 0;
+  [[nodiscard]] bool resizes() const { return from != to; }
+};
+
+/// Puts F tokens that all samples share before the N patches of each and adds positions: patches
+/// [B * N, D], first_tokens of F * D elements or null, positions of (F + P) * D elements, where P
+/// is N or grid.from^2 -> [B * (F + N), D]. Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1.
 [[nodiscard]] at::Tensor embed_sequence(const at::Tensor& patches, std::int64_t batch,
-                                        Parameter& class_token, Parameter& positions);
+                                        Parameter* first_tokens, Parameter& positions,
+                                        const PositionGrid& grid = {});
 
 /// Row 0 of each sample: x [B * T, D] -> [B, D].
 [[nodiscard]] at::Tensor first_token(const at::Tensor& x, std::int64_t batch);
+
+/// The mean over the rows of each sample from row `first` on: x [B * T, D] -> [B, D]; with
+/// `row_too` row 0 before it -> [B, 2 D]. Sums in fp32.
+[[nodiscard]] at::Tensor mean_token(const at::Tensor& x, std::int64_t batch, std::int64_t first,
+                                    bool row_too = false);
 
 /// What samples that were mixed with others are as well (mixup, cutmix).
 struct SecondLabels {

@@ -5,9 +5,12 @@
 #include "engine/base/error.h"
 #include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
+#include "engine/models/clip/clip.h"
 #include "engine/models/cnn_lstm/cnn_lstm.h"
 #include "engine/models/convnext/convnext.h"
 #include "engine/models/decoder/model.h"
+#include "engine/models/deit/deit.h"
+#include "engine/models/dinov2/dinov2.h"
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
 #include "engine/models/gpt_neox/model.h"
@@ -23,6 +26,7 @@
 #include "engine/models/qwen3/qwen3.h"
 #include "engine/models/qwen_moe/qwen_moe.h"
 #include "engine/models/resnet/resnet.h"
+#include "engine/models/siglip/siglip.h"
 #include "engine/models/upcycled_weights.h"
 #include "engine/models/vgg/vgg.h"
 #include "engine/models/vit/model.h"
@@ -68,14 +72,46 @@ constexpr std::string_view kNeoxBuffers[] = {".attention.bias", ".attention.mask
                                              ".attention.rotary_emb.inv_freq"};
 constexpr std::string_view kLlamaBuffers[] = {".self_attn.rotary_emb.inv_freq"};
 
+constexpr std::string_view kTowerBuffers[] = {".embeddings.position_ids"};
+
 constexpr Family kModels[] = {
     {.name = "vit",
-     .make = vit_model,
+     .make = make_vit<kVit>,
      .file_names = vit_file_names,
      .memory_name = vit_memory_name,
      .embedding = {},
      .classifier = "classifier",
      .with_classifier = "ViTForImageClassification"},
+    {.name = "deit",
+     .make = make_vit<kDeit>,
+     .file_names = deit_file_names,
+     .memory_name = deit_memory_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = "DeiTForImageClassification"},
+    {.name = "dinov2",
+     .make = make_vit<kDinov2>,
+     .file_names = dinov2_file_names,
+     .memory_name = dinov2_memory_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = "Dinov2ForImageClassification"},
+    {.name = "clip",
+     .make = make_vit<kClip>,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = "CLIPForImageClassification",
+     .buffers = kTowerBuffers},
+    {.name = "siglip",
+     .make = make_vit<kSiglip>,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = "SiglipForImageClassification",
+     .buffers = kTowerBuffers},
     {.name = "bloom",
      .make = bloom_model,
      .file_names = bloom_names,

@@ -51,7 +51,8 @@ struct ModelInputs {
   std::vector<std::string> class_names = {};  ///< of the data's labels; none: unknown
   int tile_rows = 0;                          ///< memory.tiles
   bool pairs = false;                         ///< samples are pairs of answers (ops::PairLoss)
-  bool fp16 = false;  ///< it computes in fp16, whose largest number is 65504
+  bool fp16 = false;     ///< it computes in fp16, whose largest number is 65504
+  bool answers = false;  ///< it is not trained: all its heads answer
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };

@@ -79,15 +79,15 @@ at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias
 }
 
 at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up, const Call& call) {
-  DSTRAIN_CHECK(!has_bias_ && !gate_up.has_bias_ && !gate_up.cut_.columns(),
-                parts_.at(0).name + ": SwiGLU with a bias, or of cut columns");
-  if (!has_adapters() && !gate_up.has_adapters())
+  DSTRAIN_CHECK(has_bias_ == gate_up.has_bias_ && !gate_up.cut_.columns(),
+                parts_.at(0).name + ": SwiGLU with one bias, or of cut columns");
+  if (!has_bias_ && !has_adapters() && !gate_up.has_adapters())
     return ops::gated_linear(x_mD, gate_up.weight_, weight_,
                              cut_.columns() ? summing(call) : nullptr, call.hidden());
   const at::Tensor gate_and_up = gate_up.forward_of_gathered(x_mD, call);
   if (has_adapters()) return forward(ops::swiglu(gate_and_up), call);
   const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_);
-  return cut_.columns() ? ops::reduce_scatter_rows(y_MN, summing(call)) : y_MN;
+  return with_bias(cut_.columns() ? ops::reduce_scatter_rows(y_MN, summing(call)) : y_MN);
 }
 
 void Linear::add_parameters(std::vector<Parameter*>& list) {

@@ -68,7 +68,7 @@ class Linear {
   [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
                                            ops::Gelu kind, const Call& call = {});
   /// (silu(gate) * up) weight^T, where gate_up of the rows x of all tensor ranks gives gate, then
-  /// up, [M, 2K]: x [m, D]; neither may have a bias, and the columns of gate_up are whole.
+  /// up, [M, 2K]: x [m, D]; both have biases or none, and the columns of gate_up are whole.
   [[nodiscard]] at::Tensor forward_gated(const ops::Measured& x_mD, Linear& gate_up,
                                          const Call& call = {});
 

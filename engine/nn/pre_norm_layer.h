@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_drop_path.h"
+#include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/gated_mlp.h"
@@ -38,6 +40,10 @@ struct LayerPlace {
   double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
   bool norms_after = false;  ///< norms are of what branches make; then this rank has all heads
   bool parallel = false;     ///< both branches read the same stream
+  /// Tensors that what the branches make is multiplied by, column by column, and their first value
+  /// (Touvron et al. 2021, arXiv:2103.17239, sec. 3); empty: none.
+  std::array<std::string, 2> scales = {};
+  double first_scale = 1;
 
   /// Layers hand on {x + delta}, the sum, for the sake of memory.
   [[nodiscard]] bool joined() const { return tile_rows > 0; }
@@ -58,7 +64,17 @@ class PreNormLayer final : public Block {
         norm_before_(std::move(before)),
         attention_(std::move(attention)),
         norm_after_(std::move(after)),
-        mlp_(std::move(mlp)) {}
+        mlp_(std::move(mlp)) {
+    if (place_.scales[0].empty()) return;
+    DSTRAIN_CHECK(!place_.norms_after && !place_.parallel,
+                  place_.name + ": scaled branches that are parallel or normed");
+    for (const std::string& scale : place_.scales) {
+      Parameter& parameter = scales_.emplace_back();
+      parameter.hold({{scale, {place_.width}}});
+      parameter.init = Init::constant;
+      parameter.init_std = place_.first_scale;
+    }
+  }
 
   [[nodiscard]] const std::string& name() const override { return place_.name; }
 
@@ -68,6 +84,7 @@ class PreNormLayer final : public Block {
     attention_.add_parameters(list);
     norm_after_.add_parameters(list);
     mlp_.add_parameters(list);
+    for (Parameter& scale : scales_) list.push_back(&scale);
     return matrices_first(std::move(list));
   }
 
@@ -153,9 +170,11 @@ class PreNormLayer final : public Block {
     if (cut) add_exchanges(in_attention_layers);
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
+    if (!scales_.empty()) append({scale_cost(0, stream)});
     const Bytes kept_sum = after || (place_.joined() && !parallel) ? stream : 0;
     append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
+    if (!scales_.empty()) append({scale_cost(1, stream)});
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
@@ -181,8 +200,8 @@ class PreNormLayer final : public Block {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
-    if (after || parallel) {
-      // A branch's output beside its norm's, or one branch's beside the other.
+    if (after || parallel || !scales_.empty()) {
+      // A branch's output beside its norm's or the scaled one, or one branch's beside the other.
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
@@ -228,9 +247,20 @@ class PreNormLayer final : public Block {
   /// These work on this rank's own rows, and exchange others.
   static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
 
-  /// A branch, which some samples skip while training.
-  [[nodiscard]] at::Tensor kept(const at::Tensor& branch_mD, std::int64_t samples, int branch,
-                                const Call& call) const {
+  /// It keeps what it scales.
+  [[nodiscard]] LayerCost scale_cost(std::size_t branch, Bytes stream) const {
+    const Parameter& scale = scales_.at(branch);
+    LayerCost cost{.name = place_.scales.at(branch), .saved_bytes = scale.trainable ? stream : 0};
+    count(scale, cost);
+    return cost;
+  }
+
+  /// A branch, scaled, which some samples skip while training.
+  [[nodiscard]] at::Tensor kept(const at::Tensor& made_mD, std::int64_t samples, int branch,
+                                const Call& call) {
+    const at::Tensor branch_mD =
+        scales_.empty() ? made_mD
+                        : ops::scale_columns(made_mD, scales_.at(static_cast<std::size_t>(branch)));
     if (place_.drop_path == 0 || !call.trains() || !call.dropout_seed.defined()) return branch_mD;
     return ops::drop_path(
         branch_mD, samples,
@@ -309,6 +339,7 @@ class PreNormLayer final : public Block {
   SelfAttention attention_;
   Norm norm_after_;
   FeedForward mlp_;
+  std::vector<Parameter> scales_;  ///< of both branches, or none
 };
 
 }  // namespace dstrain

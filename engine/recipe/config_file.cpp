@@ -119,6 +119,19 @@ ConfigFile::ConfigFile(const std::filesystem::path& weights, const std::string& 
                   model_type));
 }
 
+ConfigFile ConfigFile::of_family(const ModelFamily& family) const {
+  if (family.tower == nullptr) return *this;
+  // transformers goes by NAME_dict, which early files have, too.
+  std::string key = fmt::format("{}_dict", family.tower);
+  if (!has(key)) key = family.tower;
+  ConfigFile tower = of_object(fmt::format("{}: {}", path_.string(), key),
+                               has(key) ? json_.at(key) : nlohmann::json::object());
+  if (tower.json_.is_object()) return tower;
+  tower.add_problem(fmt::format("{}: {} is no object", path_.string(), key));
+  tower.json_ = nlohmann::json::object();
+  return tower;
+}
+
 const char* ConfigFile::key_of(const ModelSize& size) const {
   return !has(size.file_keys[0]) && size.file_keys[1] != nullptr ? size.file_keys[1]
                                                                  : size.file_keys[0];

@@ -56,6 +56,9 @@ class ConfigFile {
   /// That of the folder `weights`. Error{data} when it is missing or for another `model_type`.
   ConfigFile(const std::filesystem::path& weights, const std::string& model_type);
 
+  /// The object that has the family's sizes: the file's own, or that of ModelFamily::tower.
+  [[nodiscard]] ConfigFile of_family(const ModelFamily& family) const;
+
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const nlohmann::json& json() const { return json_; }
   [[nodiscard]] bool has(const std::string& key) const;

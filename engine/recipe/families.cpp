@@ -8,6 +8,7 @@
 #include "engine/recipe/decoder_models.h"
 #include "engine/recipe/image_models.h"
 #include "engine/recipe/text.h"
+#include "engine/recipe/vision_models.h"
 
 namespace dstrain {
 namespace {
@@ -36,30 +37,11 @@ constexpr ModelSize kVitSizes[] = {
     kHeads,
     kMlpWidth,
 };
-/// `layers` of width `width` and so on, for images of 224 pixels in three colours.
-constexpr ModelSizes vit(std::int64_t patch_size, std::int64_t width, std::int64_t layers,
-                         std::int64_t heads, std::int64_t mlp_width) {
-  return {.image_size = 224,
-          .patch_size = patch_size,
-          .channels = 3,
-          .width = width,
-          .layers = layers,
-          .heads = heads,
-          .mlp_width = mlp_width};
-}
-constexpr PublishedModel kVits[] = {
-    {"vit-tiny", {}, vit(16, 192, 12, 3, 768)},
-    {"vit-base",
-     {"vit-base-patch16-224", "google/vit-base-patch16-224"},
-     vit(16, 768, 12, 12, 3072)},
-    {"vit-large",
-     {"vit-large-patch16-224", "google/vit-large-patch16-224"},
-     vit(16, 1024, 24, 16, 4096)},
-    {"vit-huge",
-     {"vit-huge-patch14-224-in21k", "google/vit-huge-patch14-224-in21k"},
-     vit(14, 1280, 32, 16, 5120)},
-};
+/// config.json of DINOv2 has mlp_ratio.
+constexpr ModelSize kDinov2Sizes[] = {kVitSizes[0], kVitSizes[1], kVitSizes[2],
+                                      kWidth,       kLayers,      kHeads};
 constexpr std::string_view kVitTargets[] = {"query", "value"};
+constexpr std::string_view kTowerTargets[] = {"q_proj", "v_proj"};
 
 constexpr ModelSize kBloomSizes[] = {
     {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &ModelSizes::width, 65536},
@@ -215,6 +197,49 @@ constexpr ModelFamily kFamilies[] = {
      .defaults = vit(16, 768, 12, 12, 3072),
      .published = kVits,
      .drop_path = true},
+    {.name = "deit",
+     .title = "DeiT",
+     .source = "DeiT, arXiv:2012.12877, table 1",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kVitTargets,
+     .sizes = kVitSizes,
+     .defaults = vit(16, 768, 12, 12, 3072),
+     .published = kDeits,
+     .drop_path = true},
+    {.name = "dinov2",
+     .title = "DINOv2",
+     .source = "DINOv2, arXiv:2304.07193, table 17",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kVitTargets,
+     .sizes = kDinov2Sizes,
+     .defaults = vit(14, 768, 12, 12, 0),
+     .published = kDinov2s,
+     .drop_path = true,
+     .resizes_positions = true},
+    {.name = "clip",
+     .title = "CLIP",
+     .source = "CLIP, arXiv:2103.00020, table 20",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kTowerTargets,
+     .sizes = kVitSizes,
+     .defaults = vit(32, 768, 12, 12, 3072),
+     .published = kClips,
+     .drop_path = true,
+     .tower = "vision_config"},
+    {.name = "siglip",
+     .title = "SigLIP",
+     .source = "SigLIP, arXiv:2303.15343, sec. 4",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kTowerTargets,
+     .sizes = kVitSizes,
+     .defaults = vit(16, 768, 12, 12, 3072),
+     .published = kSiglips,
+     .drop_path = true,
+     .tower = "vision_config"},
     {.name = "bloom",
      .title = "BLOOM",
      .source = "BLOOM, arXiv:2211.05100, table 3",

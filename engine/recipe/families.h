@@ -70,7 +70,7 @@ struct ModelFamily {
   std::string_view title;   ///< for people
   std::string_view source;  ///< where its sizes are published; empty: nowhere
   Modality modality = Modality::text;
-  bool rotary = false;  ///< rotary positions, which end where its training did
+  bool rotary = false;    ///< rotary positions, which end where its training did
   const char* positions;  ///< config.json's key of the length it was trained with, or null
   std::span<const std::string_view> lora_targets;  ///< maps that usually get adapters
   std::span<const ModelSize> sizes;
@@ -82,6 +82,10 @@ struct ModelFamily {
   bool drop_path = false;  ///< its blocks have branches that samples can skip
   bool joins = false;      ///< its models are made of others, which the recipe names
   bool norm_args = false;  ///< timm makes its models with any NormConstants
+  /// config.json's object that has the sizes, beside that of a tower for text; null: it has them
+  /// itself.
+  const char* tower = nullptr;
+  bool resizes_positions = false;  ///< images may be larger or smaller than its positions are for
 
   [[nodiscard]] bool has_experts() const { return has_size("experts"); }
   [[nodiscard]] bool has_size(std::string_view key) const {

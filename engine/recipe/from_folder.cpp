@@ -124,9 +124,13 @@ class FolderReader {
              "leave the name out, or name another folder as model.weights");
       return;
     }
-    for (const ModelSize& size : family->sizes) take_size(file, size);
-    compare_positions(file, *family);
-    for (const std::string& problem : file.problems())
+    ConfigFile sizes = file.of_family(*family);
+    for (const ModelSize& size : family->sizes) {
+      if (size.image && family->resizes_positions && take_other_image(path.parent_path())) continue;
+      take_size(sizes, size);
+    }
+    compare_positions(sizes, *family);
+    for (const std::string& problem : sizes.problems())
       report("model.weights", problem, "change config.json, or choose other weights");
   }
 
@@ -171,6 +175,18 @@ class FolderReader {
     };
     take("model.channels", model.channels, number(0));
     take("model.image_size", model.image_size, number(2));
+  }
+
+  /// The recipe's image size, else that of the folder's image processor, where a model takes
+  /// images of another size than its positions are for; false: neither says one.
+  bool take_other_image(const fs::path& folder) {
+    int& in_recipe = recipe_.model.image_size;
+    if (in_recipe != 0 || !reader_.usable("model.image_size")) return true;
+    const std::optional<ImageProcessor> found = read_image_processor(folder);
+    if (!found) return false;
+    in_recipe = found->image_size;
+    taken_["model.image_size"] = found->file;
+    return true;
   }
 
   void take_size(ConfigFile& file, const ModelSize& size) {

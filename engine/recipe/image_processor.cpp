@@ -33,11 +33,12 @@ struct ProcessorClass {
   const std::vector<double>& mean;
   const std::vector<double>& deviation;
 };
-const std::array<ProcessorClass, 4> kClasses = {{
+const std::array<ProcessorClass, 5> kClasses = {{
     {"ViTImageProcessor", false, false, 224, 2, kHalf, kHalf},
     {"DeiTImageProcessor", false, true, 256, 3, kHalf, kHalf},
     {"BitImageProcessor", true, true, 224, 3, kClipMean, kClipStd},
     {"CLIPImageProcessor", true, true, 224, 3, kClipMean, kClipStd},
+    {"SiglipImageProcessor", true, false, 224, 3, kHalf, kHalf},
 }};
 constexpr int kCropSize = 224;
 
@@ -104,7 +105,10 @@ class Reader {
     if (!file_.flag("do_resize", true)) file_.refuse("do_resize", "true");
     if (file_.flag("do_pad", false)) file_.refuse("do_pad", "false");
     if (file_.has("crop_pct")) file_.refuse("crop_pct", "null");
-    const Side size = read_side("size", {class_.size, class_.shortest_edge});
+    // Without a crop a class's own size is that of both sides.
+    const Side size = file_.has("size")
+                          ? read_side("size", {class_.size, class_.shortest_edge})
+                          : Side{class_.size, class_.shortest_edge && class_.center_crop};
     found.resize = size.shorter ? Fit::crop_floor : Fit::stretch;
     found.resize_side = found.image_size = size.pixels;
     if (file_.flag("do_center_crop", class_.center_crop)) {
@@ -235,7 +239,7 @@ std::optional<ImageProcessor> read_image_processor(const fs::path& weights, int 
   for (const ProcessorClass& about : kClasses) {
     if (about.name == type) return Reader(std::move(*file), about).read();
   }
-  file->refuse(key, "ViT-, DeiT-, Bit- or CLIPImageProcessor");
+  file->refuse(key, "ViT-, DeiT-, Bit-, CLIP- or SiglipImageProcessor");
   file->raise(
       "give data.resize, data.resize_side, data.interpolation and data.normalize in the "
       "recipe; then this file is not read");

@@ -15,6 +15,8 @@ try:
     import torchvision
     from PIL import Image
     from safetensors.torch import load_file, save_file
+    from transformers import (BitImageProcessorPil, CLIPConfig, CLIPForImageClassification, CLIPImageProcessorPil, DeiTConfig, DeiTForImageClassificationWithTeacher,
+                              DeiTImageProcessorPil, Dinov2Config, Dinov2ForImageClassification, SiglipConfig, SiglipForImageClassification, SiglipImageProcessorPil)
     from transformers import BloomConfig, BloomForCausalLM, ViTConfig, ViTForImageClassification, ViTImageProcessorPil, ViTModel
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -188,6 +190,30 @@ with tempfile.TemporaryDirectory() as scratch:
         for line, row in zip(lines_of(done.stdout), wanted):
             assert [name for name, _ in line["top"]] == [f"thing {i}" for i in row.argsort(descending=True).tolist()], (line, row)
             assert max(abs(share - row[int(name[6:])].item()) for name, share in line["top"]) < 1e-5, (line, row)
+
+    # Its relatives; of DeiT with a teacher both heads answer, and DINOv2's positions are for larger images.
+    vision, seven = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=24, patch_size=8), dict(
+        num_labels=7, id2label=config.id2label, label2id=config.label2id)
+    tower = dict(vision_config={**vision, "intermediate_size": 64}, text_config=dict(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=20, bos_token_id=1, eos_token_id=2), **seven)
+    square = {"height": 24, "width": 24}
+    for kind, own, processor in (
+            (DeiTForImageClassificationWithTeacher, DeiTConfig(**vision, intermediate_size=64, **seven),
+             DeiTImageProcessorPil(size={"height": 28, "width": 28}, crop_size=square)),
+            (Dinov2ForImageClassification, Dinov2Config(**{**vision, "image_size": 40}, mlp_ratio=2, **seven),
+             BitImageProcessorPil(size={"shortest_edge": 28}, crop_size=square)),
+            (CLIPForImageClassification, CLIPConfig(**tower), CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size=square)),
+            (SiglipForImageClassification, SiglipConfig(**tower), SiglipImageProcessorPil(size=square))):
+        model = kind(own).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+            wanted = model(**processor(rgb, return_tensors="pt")).logits.softmax(-1)
+        model.save_pretrained(scratch / own.model_type)
+        processor.save_pretrained(scratch / own.model_type)
+        done = classify(scratch / own.model_type, *files[:8], "--top", 7)
+        for line, row in zip(lines_of(done.stdout), wanted, strict=True):
+            assert max(abs(share - row[int(name[6:])].item()) for name, share in line["top"]) < 1e-5, (own.model_type, line, row)
 
     # An adapter for it: by the run that trained it, and by the folders of base and adapter.
     tuned, said = launch(scratch, "tuned", f'weights: "{folder}", classes: 7', "lora.rank=2", "lora.targets=[query, value]", "lora.also_train=[classifier]",

@@ -146,34 +146,37 @@ TEST_CASE("GPU: patchify and embed_sequence equal their references", "[gpu][kern
         },
         kernels::cuda::patchify, kernels::reference::patchify);
   }
-  const std::int64_t batch = GENERATE(1, 9), tokens = 197, dim = GENERATE(64, 768);
-  const at::Tensor patches = random({batch, tokens - 1, dim}, type),
+  const std::int64_t batch = GENERATE(1, 9), tokens = 197, dim = GENERATE(64, 768),
+                     first = GENERATE(0, 1, 2);
+  const at::Tensor patches = random({batch, tokens - first, dim}, type),
                    rows = random({batch, tokens, dim}, type);
   const at::Tensor positions = random({tokens, dim}, type);
   compare(
-      {patches, random({dim}, type), positions, rows}, 3, 1,
+      {patches, random({first, dim}, type), positions, rows}, 3, 1,
       [&](const Tensors& t) {
         return kernels::EmbedSequence{.patches = in(t[0]),
-                                      .class_token = in(t[1]),
+                                      .first_tokens = in(t[1]),
                                       .positions = in(t[2]),
                                       .out = out(t[3]),
                                       .batch = batch,
                                       .tokens = tokens,
                                       .dim = dim,
-                                      .dtype = ops::kernel_dtype(t[0])};
+                                      .dtype = ops::kernel_dtype(t[0]),
+                                      .first = first};
       },
       kernels::cuda::embed_sequence, kernels::reference::embed_sequence);
   compare(
-      {rows, patches, random({dim}), random({tokens, dim})}, 1, batch,
+      {rows, patches, random({first, dim}), random({tokens, dim})}, 1, batch,
       [&](const Tensors& t) {
         return kernels::EmbedSequenceBackward{.grad_out = in(t[0]),
                                               .grad_patches = out(t[1]),
-                                              .grad_class_token = fp32(t[2]),
+                                              .grad_first_tokens = fp32(t[2]),
                                               .grad_positions = fp32(t[3]),
                                               .batch = batch,
                                               .tokens = tokens,
                                               .dim = dim,
-                                              .dtype = ops::kernel_dtype(t[0])};
+                                              .dtype = ops::kernel_dtype(t[0]),
+                                              .first = first};
       },
       kernels::cuda::embed_sequence_backward, kernels::reference::embed_sequence_backward);
 }
@@ -363,7 +366,7 @@ TEST_CASE("GPU: operators and their gradients equal those on the CPU", "[gpu][ke
     Parameter up_weight = parameter({4 * dim, dim}), up_bias = parameter({4 * dim});
     qkv_weight.value.mul_(0.02);
     up_weight.value.mul_(0.02);
-    const at::Tensor rows = ops::embed_sequence(x, batch, token, positions);
+    const at::Tensor rows = ops::embed_sequence(x, batch, &token, positions);
     const auto [sum, y] = ops::add_layer_norm(rows, rows, norm_weight, norm_bias, 1e-6);
     const at::Tensor attended = ops::attention(
         ops::linear(y, qkv_weight, &qkv_bias),

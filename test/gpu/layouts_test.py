@@ -41,6 +41,12 @@ MODELS = {
             {"model.layers": 4, "model.width": 256, "model.mlp_width": 512, "model.heads": 8, "model.image_size": 64,
              "model.patch_size": 16, "batch.micro": 2}),
 }
+for name in ("deit-small", "dinov2-small", "clip-vit-base-patch32", "siglip-base-patch16-224"):
+    sizes = MODELS["vit"][1] | {"model.name": name}
+    if name == "dinov2-small":  # whose MLP's width follows
+        del sizes["model.mlp_width"]
+    MODELS[name.split("-")[0]] = (MODELS["vit"][0], sizes)
+MODELS["dinov2, gated"] = (MODELS["vit"][0], MODELS["dinov2"][1] | {"model.name": "dinov2-giant"})
 FORMATS = {
     "fp32": {"precision.compute": "fp32"},
     "bf16": {"precision.compute": "bf16"},
@@ -60,6 +66,9 @@ LAYOUTS = {
     "data 2, stage 3, NCCL": (2, "vit", {"parallel.zero.stage": 3, "parallel.peer_copies": "false"}),
     "data 4, stage 0": (4, "qwen", {"parallel.zero.stage": 0, "batch.micro": 1}),
     "data 4, stage 2": (4, "qwen", {"parallel.zero.stage": 2, "batch.micro": 1}),
+    "data 2, stage 3, DeiT": (2, "deit", {"parallel.zero.stage": 3}),
+    "data 2, stage 2, DINOv2, gated": (2, "dinov2, gated", {"parallel.zero.stage": 2}),
+    "data 2, stage 3, CLIP": (2, "clip", {"parallel.zero.stage": 3}),
     "data 4, stage 3, ViT": (4, "vit", {"parallel.zero.stage": 3, "batch.micro": 1}),
     "pipeline 2, gpipe": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "gpipe", "batch.micro": 1}),
     "pipeline 2, 1f1b": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "1f1b", "batch.micro": 1}),
@@ -67,6 +76,7 @@ LAYOUTS = {
     "pipeline 2, zero bubble": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "zero_bubble", "batch.micro": 1}),
     "pipeline 2, V": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "dual_pipe_v", "batch.micro": 1}),
     "pipeline 2, ViT": (2, "vit", {"parallel.pipeline": 2}),
+    "pipeline 2, DINOv2": (2, "dinov2", {"parallel.pipeline": 2}),
     "pipeline 2, BLOOM": (2, "bloom", {"parallel.pipeline": 2}),
     "tensor 2": (2, "qwen", {"parallel.tensor": 2}),
     "tensor 4, shared key heads": (4, "qwen", {"parallel.tensor": 4}),
@@ -77,6 +87,10 @@ LAYOUTS = {
     "tensor 2, data 2, stage 3, two at once": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 3, "batch.concurrent": 2, "batch.micro": 1}),
     "sequence 2, two at once": (2, "qwen", {"parallel.sequence": 2, "batch.concurrent": 2}),
     "tensor 2, ViT": (2, "vit", {"parallel.tensor": 2}),
+    "tensor 2, DeiT": (2, "deit", {"parallel.tensor": 2}),
+    "tensor 2, DINOv2": (2, "dinov2", {"parallel.tensor": 2}),
+    "tensor 2, CLIP": (2, "clip", {"parallel.tensor": 2}),
+    "tensor 2, SigLIP": (2, "siglip", {"parallel.tensor": 2}),
     "tensor 2, BLOOM": (2, "bloom", {"parallel.tensor": 2}),
     "sequence 2": (2, "qwen", {"parallel.sequence": 2}),
     "sequence 2, heads": (2, "qwen", {"parallel.sequence": 2, "parallel.sequence_attention": "heads"}),

@@ -29,8 +29,9 @@ std::uint8_t* bytes(const at::Tensor& codes) {
   return static_cast<std::uint8_t*>(codes.mutable_data_ptr());
 }
 
-TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradient",
+TEST_CASE("GPU: tanh and quick GELU equal their references, with and without the bias' gradient",
           "[gpu][kernels]") {
+  const auto kind = GENERATE(kernels::Gelu::tanh, kernels::Gelu::quick);
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::int64_t rows = GENERATE(1, 591), cols = GENERATE(10, 64, 1000, 4096);
   const bool bias_too = GENERATE(true, false);
@@ -47,7 +48,7 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
                                  .rows = rows,
                                  .cols = cols,
                                  .dtype = ops::kernel_dtype(t[0]),
-                                 .kind = kernels::Gelu::tanh};
+                                 .kind = kind};
       },
       kernels::cuda::bias_gelu, kernels::reference::bias_gelu);
   compare(
@@ -63,10 +64,45 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
                                          .rows = rows,
                                          .cols = cols,
                                          .dtype = ops::kernel_dtype(t[0]),
-                                         .kind = kernels::Gelu::tanh,
+                                         .kind = kind,
                                          .y = bias_too ? out(t[5]) : nullptr};
       },
       kernels::cuda::bias_gelu_backward, kernels::reference::bias_gelu_backward);
+}
+
+TEST_CASE("GPU: scaled columns and the gradient of the scale equal their references",
+          "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 591), cols = GENERATE(10, 64, 768, 1000);
+  CAPTURE(c10::toString(type), rows, cols);
+  test::Random random(3);
+  const at::Tensor x = random({rows, cols}, type), scale = random({cols}, type);
+  const at::Tensor partial = at::empty({kernels::column_partials(rows, cols), cols}, gpu_floats());
+  compare(
+      {x, scale, x}, 2, 1,
+      [&](const Tensors& t) {
+        return kernels::ColumnScale{.x = in(t[0]),
+                                    .scale = in(t[1]),
+                                    .y = out(t[2]),
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .dtype = ops::kernel_dtype(t[0])};
+      },
+      kernels::cuda::column_scale, kernels::reference::column_scale);
+  compare(
+      {x, scale, random({rows, cols}, type), x, random({cols})}, 3, std::max<std::int64_t>(rows, 8),
+      [&](const Tensors& t) {
+        return kernels::ColumnScaleBackward{.x = in(t[0]),
+                                            .scale = in(t[1]),
+                                            .grad_y = in(t[2]),
+                                            .grad_x = out(t[3]),
+                                            .grad_scale = fp32(t[4]),
+                                            .partial = fp32(partial),
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .dtype = ops::kernel_dtype(t[0])};
+      },
+      kernels::cuda::column_scale_backward, kernels::reference::column_scale_backward);
 }
 
 TEST_CASE("GPU: SwiGLU equals its reference, and backward gives h bit for bit", "[gpu][kernels]") {

@@ -72,6 +72,15 @@ def model_of(name):
     if name.startswith("vit-"):
         return transformers.ViTForImageClassification(transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                                              intermediate_size=64, image_size=32, patch_size=16, num_labels=7))
+    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=16)
+    if name.startswith("deit-"):
+        return transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**small, intermediate_size=64, num_labels=7))
+    if name.startswith("dinov2-"):
+        return transformers.Dinov2Model(transformers.Dinov2Config(**small | dict(patch_size=8), mlp_ratio=2))
+    if name.startswith(("clip-", "siglip-")):
+        config, model = (transformers.CLIPConfig, transformers.CLIPModel) if name[0] == "c" else (transformers.SiglipConfig, transformers.SiglipModel)
+        text = dict(vocab_size=20, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, bos_token_id=1, eos_token_id=2)
+        return model(config(vision_config=dict(**small, intermediate_size=64), text_config=text))
     raise AssertionError(f"the Hub of this test has no stand-in of {name}: add one")
 
 
@@ -84,7 +93,7 @@ def write_model(folder, name):
         about = dict(input_size=[3, 32, 32], interpolation="bicubic", crop_pct=0.875, mean=[0.48, 0.46, 0.41], std=[0.23, 0.22, 0.24], num_classes=7)
         (folder / "config.json").write_text(json.dumps(dict(architecture="mobilenetv2_100", num_classes=7, pretrained_cfg=about)))
     else:
-        if not name.startswith("vit-"):
+        if not name.startswith(("vit-", "deit-", "dinov2-", "clip-", "siglip-")):
             bloom = name.startswith("bloom")
             write_tokenizer(folder, [f"What is {a} plus {a % 7}? The answer is: {a + a % 7}" for a in range(60)], qwen=not bloom)
             about = json.loads((folder / "tokenizer_config.json").read_text())
@@ -108,7 +117,16 @@ def write_data(folder, name):
     elif name == "MetaMathQA":
         write_metamathqa(folder / "MetaMathQA-395K.json", 400)
     else:
-        raise AssertionError(f"the Hub of this test has no stand-in of {name}: add one")
+        small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=16)
+    if name.startswith("deit-"):
+        return transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**small, intermediate_size=64, num_labels=7))
+    if name.startswith("dinov2-"):
+        return transformers.Dinov2Model(transformers.Dinov2Config(**small | dict(patch_size=8), mlp_ratio=2))
+    if name.startswith(("clip-", "siglip-")):
+        config, model = (transformers.CLIPConfig, transformers.CLIPModel) if name[0] == "c" else (transformers.SiglipConfig, transformers.SiglipModel)
+        text = dict(vocab_size=20, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, bos_token_id=1, eos_token_id=2)
+        return model(config(vision_config=dict(**small, intermediate_size=64), text_config=text))
+    raise AssertionError(f"the Hub of this test has no stand-in of {name}: add one")
 
 
 def write_own(folder, name, pairs=False):

@@ -137,7 +137,7 @@ TEST_CASE("frozen weights and biases get no gradient, and the rest stays", "[ker
 }
 
 TEST_CASE("linear_gelu in both forms equals that of ATen and its gradients", "[kernels][cpu]") {
-  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
+  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh, ops::Gelu::quick);
   const bool frozen = GENERATE(false, true);
   CAPTURE(frozen);
   test::Random random(4);
@@ -148,8 +148,10 @@ TEST_CASE("linear_gelu in both forms equals that of ATen and its gradients", "[k
   if (frozen) freeze(weight), freeze(bias);
   const at::Tensor y = ops::linear_gelu(x, weight, bias, kind);
   y.backward(dy);
-  const at::Tensor y64 =
-      at::gelu(at::addmm(bias64, x64, weight64.t()), kind == ops::Gelu::tanh ? "tanh" : "none");
+  const at::Tensor z64 = at::addmm(bias64, x64, weight64.t());
+  const at::Tensor y64 = kind == ops::Gelu::quick
+                             ? z64 * at::sigmoid(z64 * 1.702)
+                             : at::gelu(z64, kind == ops::Gelu::tanh ? "tanh" : "none");
   y64.backward(dy.to(at::kDouble));
   const Bounded z = test::times(x, weight.value, at::kFloat) + bias.value,
                 dz = dy * test::gelu_slope(z, kind);
@@ -162,7 +164,7 @@ TEST_CASE("linear_gelu in both forms equals that of ATen and its gradients", "[k
 
 TEST_CASE("gelu_linear equals the linear map of bias_gelu bit for bit", "[kernels][cpu]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
+  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh, ops::Gelu::quick);
   const bool weight_frozen = GENERATE(false, true), bias_frozen = GENERATE(false, true),
              with_bias = GENERATE(false, true), fp8 = GENERATE(false, true);
   const auto keep = GENERATE(ops::Keep::nothing, ops::Keep::input);

@@ -158,7 +158,7 @@ TEST_CASE("embed_sequence and first_token with their gradients", "[kernels]") {
                    positions64 = exact(positions.value);
   const at::Tensor dy = random({batch * tokens, dim}, dtype), dfirst = random({batch, dim}, dtype);
 
-  const at::Tensor y = ops::embed_sequence(patches, batch, token, positions);
+  const at::Tensor y = ops::embed_sequence(patches, batch, &token, positions);
   const at::Tensor first = ops::first_token(y, batch);
   ((y * dy).sum() + (first * dfirst).sum()).backward();
   const at::Tensor y64 =
@@ -180,6 +180,67 @@ TEST_CASE("embed_sequence and first_token with their gradients", "[kernels]") {
   REQUIRE(far(patches.grad(), patches64.grad(), viewed(both, rest)) == "");
   REQUIRE(far(token.gradient, token64.grad(), narrowed(dpositions, 1, 0, 1)) == "");
   REQUIRE(far(positions.gradient, positions64.grad(), dpositions) == "");
+}
+
+TEST_CASE("embed_sequence takes any number of first tokens, and positions of another grid",
+          "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const std::int64_t first = GENERATE(0, 1, 2), side = GENERATE(3, 4, 7);
+  CAPTURE(c10::toString(dtype), first, side);
+  test::Random random(10);
+  const std::int64_t batch = 2, from = 4, dim = 8, tokens = first + side * side;
+  const ops::PositionGrid grid{.from = from, .to = side};
+  const at::Tensor patches = leaf(random({batch * side * side, dim}, dtype));
+  Parameter token = random.parameter({std::max<std::int64_t>(first, 1), dim}, dtype),
+            positions = random.parameter({first + from * from, dim}, dtype);
+  const at::Tensor patches64 = exact(patches), token64 = exact(token.value),
+                   positions64 = exact(positions.value), dy = random({batch * tokens, dim}, dtype);
+  const at::Tensor y =
+      ops::embed_sequence(patches, batch, first > 0 ? &token : nullptr, positions, grid);
+  y.backward(dy);
+  // As transformers reads it, in double.
+  const at::Tensor square =
+      positions64.narrow(0, first, from * from).view({1, from, from, dim}).permute({0, 3, 1, 2});
+  const at::Tensor resized = at::upsample_bicubic2d(square, {side, side}, false)
+                                 .permute({0, 2, 3, 1})
+                                 .reshape({side * side, dim});
+  at::Tensor rows64 = patches64.view({batch, side * side, dim});
+  if (first > 0) rows64 = at::cat({token64.expand({batch, first, dim}), rows64}, 1);
+  const at::Tensor y64 = rows64 + at::cat({positions64.narrow(0, 0, first), resized}, 0);
+  y64.view(dy.sizes()).backward(dy.to(at::kDouble));
+  const double unit = dtype == at::kFloat ? 0x1p-24 : 0x1p-8;
+  // A position is a sum of 16 products, of weights whose absolute values add up to less than 2.
+  const auto close = [&](const at::Tensor& found, const at::Tensor& wanted, double terms) {
+    const double most = wanted.abs().max().item<double>();
+    return (found.to(at::kDouble) - wanted).abs().max().item<double>() <= terms * unit * most;
+  };
+  CHECK(close(y, y64.view(y.sizes()), 8));
+  CHECK(close(patches.grad(), patches64.grad(), 1));
+  // Gradients of weights are sums in fp32 of gradients in dtype.
+  CHECK((positions.gradient - positions64.grad()).abs().max().item<double>() <= 1e-5);
+  if (first > 0) CHECK((token.gradient - token64.grad()).abs().max().item<double>() <= 1e-5);
+}
+
+TEST_CASE("mean_token with its gradient", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const std::int64_t first = GENERATE(0, 1, 2);
+  const bool row_too = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), first, row_too);
+  test::Random random(11);
+  const std::int64_t batch = 3, tokens = 6, dim = 8;
+  const at::Tensor x = leaf(random({batch * tokens, dim}, dtype)), x64 = exact(x),
+                   dy = random({batch, row_too ? 2 * dim : dim}, dtype);
+  const at::Tensor y = ops::mean_token(x, batch, first, row_too);
+  y.backward(dy);
+  const at::Tensor rows = x64.view({batch, tokens, dim});
+  at::Tensor y64 = rows.narrow(1, first, tokens - first).mean(1);
+  if (row_too) y64 = at::cat({rows.select(1, 0), y64}, 1);
+  y64.backward(dy.to(at::kDouble));
+  const double unit = dtype == at::kFloat ? 0x1p-22 : 0x1p-7;
+  CHECK((y.to(at::kDouble) - y64).abs().max().item<double>() <=
+        unit * x.abs().max().item<double>());
+  CHECK((x.grad().to(at::kDouble) - x64.grad()).abs().max().item<double>() <=
+        2 * unit * dy.abs().max().item<double>());
 }
 
 TEST_CASE("wrong shapes and released parameters are internal errors that name them", "[kernels]") {

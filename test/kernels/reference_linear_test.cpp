@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "engine/base/philox.h"
+#include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
@@ -23,12 +24,15 @@ using test::far;
 const float* in(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
 float* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
 
-TEST_CASE("the tanh GELU references agree with the operator", "[kernels][reference]") {
+TEST_CASE("the references of tanh and quick GELU agree with the operator", "[kernels][reference]") {
+  const bool quick = GENERATE(false, true);
+  const auto kind = quick ? ops::Gelu::quick : ops::Gelu::tanh;
+  const auto kernel_kind = quick ? kernels::Gelu::quick : kernels::Gelu::tanh;
   test::Random random(1);
   const std::int64_t rows = 7, cols = 10;
   const at::Tensor z = test::leaf(random({rows, cols})), dy = random({rows, cols});
   Parameter bias = random.parameter({cols}, at::kFloat);
-  const at::Tensor y = ops::bias_gelu(z, bias, ops::Gelu::tanh);
+  const at::Tensor y = ops::bias_gelu(z, bias, kind);
   y.backward(dy);
   const at::Tensor y2 = at::empty_like(dy), dz = at::empty_like(dy), dbias = at::zeros({cols});
   kernels::reference::bias_gelu({.z = in(z),
@@ -37,7 +41,7 @@ TEST_CASE("the tanh GELU references agree with the operator", "[kernels][referen
                                  .rows = rows,
                                  .cols = cols,
                                  .dtype = DType::f32,
-                                 .kind = kernels::Gelu::tanh});
+                                 .kind = kernel_kind});
   kernels::reference::bias_gelu_backward({.z = in(z),
                                           .bias = in(bias.value),
                                           .grad_y = in(dy),
@@ -47,12 +51,52 @@ TEST_CASE("the tanh GELU references agree with the operator", "[kernels][referen
                                           .rows = rows,
                                           .cols = cols,
                                           .dtype = DType::f32,
-                                          .kind = kernels::Gelu::tanh});
-  const Bounded shifted = Bounded(z) + bias.value,
-                bound_dz = dy * test::gelu_slope(shifted, ops::Gelu::tanh);
-  for (const auto& got : {y2, y}) REQUIRE(far(got, test::gelu(shifted, ops::Gelu::tanh)) == "");
+                                          .kind = kernel_kind});
+  const Bounded shifted = Bounded(z) + bias.value, bound_dz = dy * test::gelu_slope(shifted, kind);
+  for (const auto& got : {y2, y}) REQUIRE(far(got, test::gelu(shifted, kind)) == "");
   for (const auto& got : {dz, z.grad()}) REQUIRE(far(got, bound_dz) == "");
   for (const auto& got : {dbias, bias.gradient}) REQUIRE(far(got, test::row_sum(bound_dz)) == "");
+}
+
+TEST_CASE("the references of scaled columns agree with the operator", "[kernels][reference]") {
+  test::Random random(3);
+  const std::int64_t rows = 7, cols = 10;
+  const at::Tensor x = test::leaf(random({rows, cols})), dy = random({rows, cols});
+  Parameter scale = random.parameter({cols}, at::kFloat);
+  const at::Tensor y = ops::scale_columns(x, scale);
+  y.backward(dy);
+  const at::Tensor y2 = at::empty_like(dy), dx = at::empty_like(dy), dscale = at::zeros({cols});
+  kernels::reference::column_scale({.x = in(x),
+                                    .scale = in(scale.value),
+                                    .y = out(y2),
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .dtype = DType::f32});
+  kernels::reference::column_scale_backward({.x = in(x),
+                                             .scale = in(scale.value),
+                                             .grad_y = in(dy),
+                                             .grad_x = out(dx),
+                                             .grad_scale = out(dscale),
+                                             .partial = nullptr,
+                                             .rows = rows,
+                                             .cols = cols,
+                                             .dtype = DType::f32});
+  const Bounded bound_y = Bounded(x) * scale.value, bound_dx = Bounded(dy) * scale.value;
+  for (const auto& got : {y2, y}) REQUIRE(far(got, rounded(bound_y)) == "");
+  for (const auto& got : {dx, x.grad()}) REQUIRE(far(got, rounded(bound_dx)) == "");
+  for (const auto& got : {dscale, scale.gradient})
+    REQUIRE(far(got, test::row_sum(Bounded(dy) * x)) == "");
+}
+
+TEST_CASE("a frozen scale of columns keeps nothing, and its input has a gradient",
+          "[kernels][reference]") {
+  test::Random random(4);
+  const at::Tensor x = test::leaf(random({3, 4})), dy = random({3, 4});
+  Parameter scale = random.parameter({4}, at::kFloat);
+  scale.trainable = false;
+  scale.gradient = at::Tensor();
+  ops::scale_columns(x, scale).backward(dy);
+  REQUIRE(x.grad().equal(dy * scale.value));
 }
 
 TEST_CASE("the SwiGLU references agree with the operator", "[kernels][reference]") {

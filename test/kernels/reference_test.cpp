@@ -1,3 +1,5 @@
+#include "test/kernels/reference/reference.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -11,7 +13,6 @@
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/optimizer_bounds.h"
-#include "test/kernels/reference/reference.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
@@ -134,12 +135,12 @@ TEST_CASE("the sequence references agree with the operators", "[kernels][referen
   const at::Tensor x = test::leaf(random({6, 8})), dy = random({8, 8});
   Parameter token = random.parameter({8}, at::kFloat),
             positions = random.parameter({4, 8}, at::kFloat);
-  const at::Tensor y = ops::embed_sequence(x, 2, token, positions);
+  const at::Tensor y = ops::embed_sequence(x, 2, &token, positions);
   y.backward(dy);
   const at::Tensor y2 = at::empty({8, 8}), dx = at::empty({6, 8}), dtoken = at::zeros({8}),
                    dpositions = at::zeros({4, 8});
   kernels::reference::embed_sequence({.patches = fp32(x),
-                                      .class_token = fp32(token.value),
+                                      .first_tokens = fp32(token.value),
                                       .positions = fp32(positions.value),
                                       .out = fp32_out(y2),
                                       .batch = 2,
@@ -148,7 +149,7 @@ TEST_CASE("the sequence references agree with the operators", "[kernels][referen
                                       .dtype = DType::f32});
   kernels::reference::embed_sequence_backward({.grad_out = fp32(dy),
                                                .grad_patches = fp32_out(dx),
-                                               .grad_class_token = fp32_out(dtoken),
+                                               .grad_first_tokens = fp32_out(dtoken),
                                                .grad_positions = fp32_out(dpositions),
                                                .batch = 2,
                                                .tokens = 4,

@@ -16,6 +16,8 @@ try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors.torch import load_file, save_file
+    from transformers import (CLIPConfig, CLIPForImageClassification, DeiTConfig, DeiTForImageClassification, Dinov2Config, Dinov2ForImageClassification,
+                              SiglipConfig, SiglipForImageClassification)
     from transformers import (BloomConfig, BloomForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                               Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
@@ -29,13 +31,20 @@ LR, WEIGHT_DECAY = 2e-3, 0.1
 
 VIT = ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=8,
                 patch_size=4, num_channels=3, num_labels=7)
+VISION = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=8, patch_size=4, num_channels=3)
+TOWER = dict(vision_config={**VISION, "intermediate_size": 48}, num_labels=7,
+             text_config=dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=20, bos_token_id=1, eos_token_id=2))
+DEIT, CLIP, SIGLIP = DeiTConfig(**VISION, intermediate_size=48, num_labels=7), CLIPConfig(**TOWER), SiglipConfig(**TOWER)
+DINOV2, GATED = (Dinov2Config(**VISION, mlp_ratio=2, num_labels=7, use_swiglu_ffn=gated) for gated in (False, True))
 BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
 DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
                vocab_size=67, tie_word_embeddings=True)
 QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
 MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "gpt_neox": GPTNeoXForCausalLM, "qwen2": Qwen2ForCausalLM,
         "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM,
-        "olmo2": Olmo2ForCausalLM}
+        "olmo2": Olmo2ForCausalLM, "deit": DeiTForImageClassification, "dinov2": Dinov2ForImageClassification,
+        "clip": CLIPForImageClassification, "siglip": SiglipForImageClassification}
+IMAGES = {"vit", "deit", "dinov2", "clip", "siglip"}
 OLMO2 = Olmo2Config(**DECODER, pad_token_id=None)
 NEOX = GPTNeoXConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
 MISTRAL, PHI3 = MistralConfig(**DECODER, sliding_window=4), Phi3Config(**DECODER, pad_token_id=None)
@@ -47,6 +56,13 @@ CASES = {
     "vit, all maps": (VIT, 3, 3, ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"],
                       ["query", "key", "value", "dense"], ["classifier", "vit.layernorm"]),
     "vit, one layer": (VIT, 2, 5, ["vit.layers.1.attention.v_proj"], ["vit.layers.1.*.v_proj"], []),
+    "deit": (DEIT, 4, 8, ["q_proj", "v_proj"], [], ["classifier"]),
+    "dinov2": (DINOV2, 4, 8, ["q_proj", "v_proj"], [], ["classifier"]),
+    "dinov2, all maps": (DINOV2, 3, 3, ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"], ["query", "key", "value", "dense", "fc1", "fc2"],
+                         ["classifier"]),
+    "dinov2, gated": (GATED, 3, 3, ["o_proj", "down_proj"], ["dense", "weights_out"], []),
+    "clip, all maps": (CLIP, 4, 8, ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"], ["*_proj", "fc?"], ["classifier"]),
+    "siglip": (SIGLIP, 4, 8, ["q_proj", "v_proj"], [], ["classifier"]),
     "bloom": (BLOOM, 4, 8, ["query_key_value"], [], []),
     "bloom, all maps": (BLOOM, 2, 4, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
                         ["query_key_value", "dense*"], []),
@@ -78,13 +94,14 @@ def random_model(config):
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
             norm = "norm" in name or "ln_f" in name
-            parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
+            parameter.copy_(1 + spread if norm and name.endswith("weight") or name.endswith("lambda1") else spread)
     return model
 
 
 def make_data(config):
-    if config.model_type == "vit":
-        return {"images": torch.randn(STEPS, BATCH, config.num_channels, config.image_size, config.image_size),
+    if config.model_type in IMAGES:
+        vision = getattr(config, "vision_config", config)
+        return {"images": torch.randn(STEPS, BATCH, vision.num_channels, vision.image_size, vision.image_size),
                 "labels": torch.randint(config.num_labels, (STEPS, BATCH))}
     tokens = torch.randint(config.vocab_size, (STEPS, BATCH, TOKENS))
     weights = torch.ones(STEPS, BATCH, TOKENS)

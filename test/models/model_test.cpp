@@ -93,14 +93,14 @@ TEST_CASE("config.json gives the sizes and the recipe must agree", "[models]") {
     "id2label":{"0":"cat","1":"dog","2":"eel"}})");
   ModelConfig config;
   config.weights = folder.path().string();
-  const VitConfig vit = vit_config(config, *family_of("vit"), 0);
+  const VitConfig vit = vit_config(config, *family_of("vit"), kVit, 0);
   CHECK(vit.width == 16);
-  CHECK(vit.tokens() == 5);
+  CHECK(kVit.tokens(vit) == 5);
   CHECK(vit.norm_eps == 1e-6);
   CHECK(vit.classes == 3);
   CHECK(vit.labels == std::vector<std::string>{"cat", "dog", "eel"});
-  CHECK(vit_config(config, *family_of("vit"), 2).classes == 2);
-  CHECK(vit_config(config, *family_of("vit"), 2).labels.empty());
+  CHECK(vit_config(config, *family_of("vit"), kVit, 2).classes == 2);
+  CHECK(vit_config(config, *family_of("vit"), kVit, 2).labels.empty());
 
   config.width = 16;
   config.image_size = 16;
@@ -153,10 +153,37 @@ TEST_CASE("a config.json that dstrain cannot honour is refused with every reason
       path + ": image_size is [8,9]; it must be a whole number from 1 to 16384\n" + path +
           ": hidden_size is 1e+30; it must be a whole number from 1 to 65536\n" + path +
           ": layer_norm_eps is \"x\"; it must be a number\n" + path +
-          ": hidden_act is \"gelu_new\"; it must be \"gelu\", the only activation that dstrain has "
-          "for ViT\n" +
+          ": hidden_act is \"gelu_new\"; it must be \"gelu\", \"gelu_pytorch_tanh\" or "
+          "\"quick_gelu\"\n" +
           path + ": qkv_bias is false; it must be true\n" + path +
           ": hidden_dropout_prob is 0.1; it must be 0; dstrain has no dropout for ViT");
+}
+
+std::int64_t num_elements_of(const std::string& name) {
+  const Model model = make_model(named(name), {.classes = 1000});
+  std::int64_t elements = 0;
+  for (const Parameter* parameter : all_parameters(model)) elements += parameter->numel();
+  return elements;
+}
+
+TEST_CASE("the named Vision Transformers have the parameters of the published ones", "[models]") {
+  // transformers' classes of 1000 labels without what no classifier reads: DINOv2's mask token,
+  // CLIP's norm behind the layers, SigLIP's pooling head.
+  CHECK(num_elements_of("deit-tiny") == 5'717'800);
+  CHECK(num_elements_of("deit-small") == 22'051'432);
+  CHECK(num_elements_of("facebook/deit-base-distilled-patch16-224") == 86'569'192);
+  CHECK(num_elements_of("dinov2-small") == 22'825'192);
+  CHECK(num_elements_of("facebook/dinov2-base") == 88'116'712);
+  CHECK(num_elements_of("dinov2-large") == 306'416'616);
+  CHECK(num_elements_of("dinov2-giant") == 1'139'552'232);
+  CHECK(num_elements_of("clip-vit-base-patch32") == 88'223'464);
+  CHECK(num_elements_of("openai/clip-vit-base-patch16") == 86'566'888);
+  CHECK(num_elements_of("clip-vit-large-patch14") == 304'202'728);
+  CHECK(num_elements_of("clip-vit-large-patch14-336") == 304'530'408);
+  CHECK(num_elements_of("siglip-base-patch16-224") == 86'566'120);
+  CHECK(num_elements_of("siglip-large-patch16-256") == 304'386'024);
+  CHECK(num_elements_of("google/siglip2-so400m-patch14-384") == 414'140'248);
+  CHECK(num_elements_of("siglip2-giant-opt-patch16-256") == 1'136'375'272);
 }
 
 TEST_CASE("files of both transformers generations and without prefix are known", "[models]") {

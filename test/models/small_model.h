@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "engine/models/model.h"
 
 namespace dstrain::test {
@@ -117,6 +119,14 @@ inline ModelConfig small_phi3_config() {
   ModelConfig config = small_qwen2_config();
   config.name = "phi-4-mini";
   config.width = 32;
+  return config;
+}
+
+/// A Vision Transformer of the named family, like small_config.
+inline ModelConfig small_tower_config(const std::string& name) {
+  ModelConfig config = small_config();
+  config.name = name;
+  if (name.starts_with("dinov2")) config.mlp_width = 0;
   return config;
 }
 

@@ -3,9 +3,9 @@
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/device.cuh"
 
-/// Kernels that walk down columns: bias + GELU, and sums over rows for the gradients of biases. A
-/// thread owns a few columns, eight warps of a block share them and take every eighth row,
-/// blockIdx.y divides the rows further.
+/// Kernels that walk down columns: bias + GELU, scales of columns, and sums over rows for the
+/// gradients of biases and scales. A thread owns a few columns, eight warps of a block share them
+/// and take every eighth row, blockIdx.y divides the rows further.
 namespace dstrain::kernels {
 namespace {
 
@@ -70,19 +70,35 @@ __device__ Activated gelu_by_tanh(float x) {
   return {y, share + y * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
 }
 
+template <typename T>
+__device__ Activated gelu_by_sigmoid(float x) {
+  const float u = kQuickGelu * x;
+  float share;
+  if constexpr (std::is_same_v<T, float>) {
+    share = 1.0f / (1.0f + expf(-u));
+  } else {
+    share = reciprocal_of(1.0f + exp2_of(-kLog2E * u));
+  }
+  return {x * share, share + u * share * (1.0f - share)};
+}
+
 template <typename T, Gelu kKind>
 __device__ Activated gelu(float x) {
   if constexpr (kKind == Gelu::erf) {
     return gelu_by_erf<T>(x);
-  } else {
+  } else if constexpr (kKind == Gelu::tanh) {
     return gelu_by_tanh<T>(x);
+  } else {
+    return gelu_by_sigmoid<T>(x);
   }
 }
 
-/// Blocks of a multiprocessor: as many as its threads allow, 1024 on 7.5, 1536 on 8.6, 8.9 and 12.x.
+/// Blocks of a multiprocessor: as many as its threads allow, 1024 on 7.5, 1536 on 8.6, 8.9
+/// and 12.x.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800)
 constexpr int kGeluBlocks = 4;
-#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#elif defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
 constexpr int kGeluBlocks = 6;
 #else
 constexpr int kGeluBlocks = 8;
@@ -141,6 +157,47 @@ struct GeluColumns {
     }
     store(grad_z, index, Pack<T, V>::of(out));
     if (y != nullptr) store(y, index, Pack<T, V>::of(x));
+  }
+};
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kWarps* kWarp) column_scale_kernel(const ColumnScale a) {
+  const std::int64_t packs = a.cols / V;
+  const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
+  if (pack >= packs) return;
+  float scale[V];
+  load<T, V>(a.scale, pack).unpack(scale);
+#pragma unroll 4
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
+       row < a.rows; row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
+    float x[V];
+    load<T, V>(a.x, row * packs + pack).unpack(x);
+#pragma unroll
+    for (int i = 0; i < V; ++i) x[i] *= scale[i];
+    store(a.y, row * packs + pack, Pack<T, V>::of(x));
+  }
+}
+
+template <typename T, int V>
+struct ScaledColumns {
+  const void* x;
+  const void* grad_y;
+  void* grad_x;
+  float scale[V];
+  __device__ ScaledColumns(const ColumnScaleBackward& a, std::int64_t pack)
+      : x(a.x), grad_y(a.grad_y), grad_x(a.grad_x) {
+    load<T, V>(a.scale, pack).unpack(scale);
+  }
+  __device__ void operator()(std::int64_t index, float (&out)[V]) const {
+    float grad[V];
+    load<T, V>(x, index).unpack(out);
+    load<T, V>(grad_y, index).unpack(grad);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      out[i] *= grad[i];
+      grad[i] *= scale[i];
+    }
+    store(grad_x, index, Pack<T, V>::of(grad));
   }
 };
 
@@ -244,18 +301,50 @@ void launch_bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream
 
 void bias_gelu(const BiasGelu& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
-  const auto launch =
-      args.kind == Gelu::erf ? launch_bias_gelu<Gelu::erf> : launch_bias_gelu<Gelu::tanh>;
+  const auto launch = args.kind == Gelu::erf    ? launch_bias_gelu<Gelu::erf>
+                      : args.kind == Gelu::tanh ? launch_bias_gelu<Gelu::tanh>
+                                                : launch_bias_gelu<Gelu::quick>;
   launch(args, stream);
 }
 
 void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
-  const auto launch = args.kind == Gelu::erf ? launch_bias_gelu_backward<Gelu::erf>
-                                             : launch_bias_gelu_backward<Gelu::tanh>;
+  const auto launch = args.kind == Gelu::erf    ? launch_bias_gelu_backward<Gelu::erf>
+                      : args.kind == Gelu::tanh ? launch_bias_gelu_backward<Gelu::tanh>
+                                                : launch_bias_gelu_backward<Gelu::quick>;
   launch(args, stream);
   if (args.grad_bias == nullptr) return;
   add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_bias,
+               nullptr, args.cols, stream);
+}
+
+void column_scale(const ColumnScale& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (width(args.cols) == kPack) {
+      column_scale_kernel<T, kPack><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    } else {
+      column_scale_kernel<T, 1><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    }
+  });
+  check_launch("column_scale");
+}
+
+void column_scale_backward(const ColumnScaleBackward& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (width(args.cols) == kPack) {
+      column_sum_kernel<kPack, ScaledColumns<T, kPack>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    } else {
+      column_sum_kernel<1, ScaledColumns<T, 1>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    }
+  });
+  check_launch("column_scale_backward");
+  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_scale,
                nullptr, args.cols, stream);
 }
 

@@ -10,9 +10,10 @@
 /// reference. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
-/// x Phi(x), exact or by 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks & Gimpel 2016,
-/// arXiv:1606.08415.
-enum class Gelu { erf, tanh };
+/// x Phi(x), exact, by 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), or quick, by
+/// x sigmoid(kQuickGelu x). Hendrycks & Gimpel 2016, arXiv:1606.08415.
+enum class Gelu { erf, tanh, quick };
+inline constexpr float kQuickGelu = 1.702f;
 
 /// y = gelu(z + bias). z is the GEMM's output without bias: adding it here and again in backward
 /// costs nothing, and z is written once.
@@ -38,6 +39,27 @@ struct BiasGeluBackward {
   DType dtype;
   Gelu kind = Gelu::erf;
   void* y = nullptr;  ///< gelu(z + bias); null: not wanted. Equal to what bias_gelu gives.
+};
+
+/// y = scale x, column by column.
+struct ColumnScale {
+  const void* x;      ///< [rows, cols]
+  const void* scale;  ///< [cols]
+  void* y;            ///< [rows, cols]; may alias x
+  std::int64_t rows, cols;
+  DType dtype;
+};
+
+/// grad_x = scale grad_y, and grad_scale += the sum of x grad_y over rows.
+struct ColumnScaleBackward {
+  const void* x;
+  const void* scale;
+  const void* grad_y;
+  void* grad_x;       ///< may alias grad_y
+  float* grad_scale;  ///< [cols]
+  float* partial;     ///< scratch, [column_partials(rows, cols), cols]
+  std::int64_t rows, cols;
+  DType dtype;
 };
 
 /// sum += sum of x over rows.
@@ -140,6 +162,8 @@ struct Dropout {
 namespace cuda {
 void bias_gelu(const BiasGelu& args, cudaStream_t stream);
 void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream);
+void column_scale(const ColumnScale& args, cudaStream_t stream);
+void column_scale_backward(const ColumnScaleBackward& args, cudaStream_t stream);
 void column_sum(const ColumnSum& args, cudaStream_t stream);
 void partial_sums(const PartialSums& args, cudaStream_t stream);
 void swiglu(const Swiglu& args, cudaStream_t stream);

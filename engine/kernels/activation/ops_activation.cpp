@@ -2,6 +2,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/sigmoid.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
@@ -25,14 +26,34 @@ using torch::autograd::variable_list;
 const char* aten_name(Gelu kind) { return kind == Gelu::tanh ? "tanh" : "none"; }
 
 kernels::Gelu kernel_kind(Gelu kind) {
-  return kind == Gelu::tanh ? kernels::Gelu::tanh : kernels::Gelu::erf;
+  switch (kind) {
+    case Gelu::erf:
+      return kernels::Gelu::erf;
+    case Gelu::tanh:
+      return kernels::Gelu::tanh;
+    case Gelu::quick:
+      break;
+  }
+  return kernels::Gelu::quick;
+}
+
+constexpr double kQuick = 1.702;  // kernels::kQuickGelu, unrounded
+
+at::Tensor gelu_on_cpu(const at::Tensor& x, Gelu kind) {
+  return kind == Gelu::quick ? x * at::sigmoid(x * kQuick) : at::gelu(x, aten_name(kind));
+}
+
+at::Tensor gelu_gradient_on_cpu(const at::Tensor& dy, const at::Tensor& x, Gelu kind) {
+  if (kind != Gelu::quick) return at::gelu_backward(dy, x, aten_name(kind));
+  const at::Tensor share = at::sigmoid(x * kQuick);
+  return dy * (share + x * kQuick * share * (1 - share));
 }
 
 }  // namespace
 
 at::Tensor gelu_of(const at::Tensor& z, const Parameter& bias, Gelu kind) {
   const at::Tensor& b = value_of(bias, z);
-  if (!z.is_cuda()) return at::gelu(z.to(at::kFloat) + b, aten_name(kind)).to(z.scalar_type());
+  if (!z.is_cuda()) return gelu_on_cpu(z.to(at::kFloat) + b, kind).to(z.scalar_type());
   at::Tensor y = at::empty_like(z);
   kernels::cuda::bias_gelu({.z = z.const_data_ptr(),
                             .bias = b.const_data_ptr(),
@@ -49,8 +70,7 @@ GeluGradients gelu_gradients(const at::Tensor& z, Parameter& bias, const at::Ten
                              bool again) {
   const at::Tensor& b = value_of(bias, z);
   if (!z.is_cuda()) {
-    const at::Tensor dz =
-        at::gelu_backward(dy.to(at::kFloat), z.to(at::kFloat) + b, aten_name(kind));
+    const at::Tensor dz = gelu_gradient_on_cpu(dy.to(at::kFloat), z.to(at::kFloat) + b, kind);
     GradientSink(bias, z).rows(dz);
     return {dz.to(z.scalar_type()), again ? gelu_of(z, bias, kind) : at::Tensor()};
   }
@@ -77,17 +97,17 @@ GeluGradients gelu_gradients(const at::Tensor& z, Parameter& bias, const at::Ten
 namespace {
 
 Gelu kind_of(AutogradContext* context) {
-  return context->saved_data.at("tanh").toBool() ? Gelu::tanh : Gelu::erf;
+  return static_cast<Gelu>(context->saved_data.at("kind").toInt());
 }
 
 struct BiasGelu : torch::autograd::Function<BiasGelu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* bias, bool tanh) {
+                            const std::optional<at::Tensor>&, Parameter* bias, Gelu kind) {
     const at::Tensor z = dense(input);
     context->save_for_backward({z});
     keep(context, "bias", bias);
-    context->saved_data["tanh"] = tanh;
-    return gelu_of(z, *bias, kind_of(context));
+    context->saved_data["kind"] = static_cast<std::int64_t>(kind);
+    return gelu_of(z, *bias, kind);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -102,11 +122,11 @@ struct BiasGelu : torch::autograd::Function<BiasGelu> {
 struct GeluLinear : torch::autograd::Function<GeluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* input_bias,
-                            Parameter* weight, Parameter* bias, bool tanh, Communicator* summed,
+                            Parameter* weight, Parameter* bias, Gelu kind, Communicator* summed,
                             Keep keeping) {
     const at::Tensor z = dense(input);
-    context->saved_data["tanh"] = tanh;
-    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias,
+    context->saved_data["kind"] = static_cast<std::int64_t>(kind);
+    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind), *weight, bias,
                                           keep_hidden(keeping, *weight, z), {.summed = summed});
     context->save_for_backward({z, out.scale, out.weight_scale, out.kept});
     keep(context, "input_bias", input_bias);
@@ -139,7 +159,7 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
 at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
   DSTRAIN_CHECK(z_MN.dim() == 2 && value_of(bias, z_MN).numel() == z_MN.size(1),
                 fmt::format("bias_gelu: z {}, bias {}", shape_of(z_MN), shape_of(bias.value)));
-  return BiasGelu::apply(z_MN, anchor_for(z_MN, bias.trainable), &bias, kind == Gelu::tanh);
+  return BiasGelu::apply(z_MN, anchor_for(z_MN, bias.trainable), &bias, kind);
 }
 
 namespace {
@@ -152,8 +172,8 @@ at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter&
       fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
-  return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
-                           kind == Gelu::tanh, summed, keep);
+  return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias, kind,
+                           summed, keep);
 }
 
 }  // namespace

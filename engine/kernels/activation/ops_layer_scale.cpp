@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
+#include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -66,7 +67,65 @@ struct LayerScale : torch::autograd::Function<LayerScale> {
   }
 };
 
+at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale) {
+  at::Tensor y = at::empty_like(x);
+  if (!x.is_cuda()) {
+    at::mul_out(y, x, scale.to(at::kFloat));
+    return y;
+  }
+  kernels::cuda::column_scale({.x = x.const_data_ptr(),
+                               .scale = scale.const_data_ptr(),
+                               .y = y.mutable_data_ptr(),
+                               .rows = x.size(0),
+                               .cols = x.size(1),
+                               .dtype = kernel_dtype(x)},
+                              current_stream());
+  return y;
+}
+
+struct ScaleColumns : torch::autograd::Function<ScaleColumns> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, Parameter* scale) {
+    const at::Tensor x = dense(input);
+    context->save_for_backward({scale->trainable ? x : at::Tensor()});
+    keep(context, "scale", scale);
+    return scaled(x, value_of(*scale, x));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const at::Tensor dy = dense(grads[0]), x = context->get_saved_variables()[0];
+    Parameter& scale = kept(context, "scale");
+    const at::Tensor& value = value_of(scale, dy);
+    if (!x.defined()) return {scaled(dy, value), {}, {}};
+    const GradientSink sink(scale, dy);
+    if (!dy.is_cuda()) {
+      sink.add((dy.to(at::kFloat) * x).sum(0));
+      return {scaled(dy, value), {}, {}};
+    }
+    at::Tensor dx = at::empty_like(dy);
+    const at::Tensor partial =
+        scratch(dy, {kernels::column_partials(dy.size(0), dy.size(1)), dy.size(1)});
+    kernels::cuda::column_scale_backward({.x = x.const_data_ptr(),
+                                          .scale = value.const_data_ptr(),
+                                          .grad_y = dy.const_data_ptr(),
+                                          .grad_x = dx.mutable_data_ptr(),
+                                          .grad_scale = sink.vector(),
+                                          .partial = partial.mutable_data_ptr<float>(),
+                                          .rows = dy.size(0),
+                                          .cols = dy.size(1),
+                                          .dtype = kernel_dtype(dy)},
+                                         current_stream());
+    return {dx, {}, {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor scale_columns(const at::Tensor& x, Parameter& scale) {
+  DSTRAIN_CHECK(x.dim() == 2 && is_vector(value_of(scale, x), x.size(1), x.scalar_type(), x),
+                fmt::format("scale_columns: x {}, scale {}", shape_of(x), shape_of(scale.value)));
+  return ScaleColumns::apply(x, anchor_for(x, scale.trainable), &scale);
+}
 
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale, const DropMask& mask,
                        const at::Tensor& residual) {

@@ -13,4 +13,7 @@ namespace dstrain::ops {
 [[nodiscard]] at::Tensor layer_scale(const at::Tensor& x, Parameter& scale, const DropMask& mask,
                                      const at::Tensor& residual);
 
+/// scale x of rows x [M, D], scale [D]. Saves x where the scale is trained.
+[[nodiscard]] at::Tensor scale_columns(const at::Tensor& x_MD, Parameter& scale);
+
 }  // namespace dstrain::ops

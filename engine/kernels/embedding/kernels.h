@@ -18,14 +18,16 @@ struct Patchify {
   DType dtype;
 };
 
-/// out[b, 0] = class_token + positions[0]; out[b, t] = patches[b, t - 1] + positions[t].
+/// out[b, t] = token t + positions[t], where the first tokens are the same for all samples and the
+/// rest are the sample's patches.
 struct EmbedSequence {
-  const void* patches;      ///< [batch, tokens - 1, dim]
-  const void* class_token;  ///< [dim]
-  const void* positions;    ///< [tokens, dim]
-  void* out;                ///< [batch, tokens, dim]
+  const void* patches;       ///< [batch, tokens - first, dim]
+  const void* first_tokens;  ///< [first, dim]
+  const void* positions;     ///< [tokens, dim]
+  void* out;                 ///< [batch, tokens, dim]
   std::int64_t batch, tokens, dim;
   DType dtype;
+  std::int64_t first = 1;
 };
 
 /// Copies the patches' gradient out and adds the sums over the batch to both parameters, reading
@@ -33,10 +35,11 @@ struct EmbedSequence {
 struct EmbedSequenceBackward {
   const void* grad_out;
   void* grad_patches;
-  float* grad_class_token;
+  float* grad_first_tokens;
   float* grad_positions;
   std::int64_t batch, tokens, dim;
   DType dtype;
+  std::int64_t first = 1;
 };
 
 /// out[row] = table[tokens[row]]; a token outside [0, vocab) gives a row of nan.

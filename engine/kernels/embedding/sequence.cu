@@ -39,8 +39,10 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t token = index / packs % a.tokens, image = index / packs / a.tokens;
   float value[kPack], position[kPack];
   const Pack<T> source =
-      token == 0 ? load<T, kPack>(a.class_token, pack)
-                 : load<T, kPack>(a.patches, (image * (a.tokens - 1) + token - 1) * packs + pack);
+      token < a.first
+          ? load<T, kPack>(a.first_tokens, token * packs + pack)
+          : load<T, kPack>(a.patches,
+                           (image * (a.tokens - a.first) + token - a.first) * packs + pack);
   source.unpack(value);
   load<T, kPack>(a.positions, token * packs + pack).unpack(position);
 #pragma unroll
@@ -70,8 +72,9 @@ __global__ void __launch_bounds__(kThreads)
       grad.unpack(value);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) total[i] += value[i];
-      if (token > 0)
-        store(a.grad_patches, (image * (a.tokens - 1) + token - 1) * packs + pack, grad);
+      if (token >= a.first)
+        store(a.grad_patches, (image * (a.tokens - a.first) + token - a.first) * packs + pack,
+              grad);
     }
   }
 #pragma unroll
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (const auto& of_warp : totals) sum += of_warp[threadIdx.x];
   a.grad_positions[column] += sum;
-  if (column < a.dim) a.grad_class_token[column] += sum;
+  if (column < a.first * a.dim) a.grad_first_tokens[column] += sum;
 }
 
 void require_packs(const char* kernel, const char* what, std::int64_t size) {

@@ -13,6 +13,7 @@
 #include "engine/models/class_names.h"
 #include "engine/models/config_sizes.h"
 #include "engine/recipe/config_file.h"
+#include "engine/recipe/image_processor.h"
 
 namespace dstrain {
 namespace {
@@ -38,23 +39,56 @@ void read_labels(const nlohmann::json& json, VitConfig& config) {
   }
 }
 
+/// Activations as config.json calls them.
+constexpr std::array<std::pair<const char*, ops::Gelu>, 3> kActivations = {
+    {{"gelu", ops::Gelu::erf},
+     {"gelu_pytorch_tanh", ops::Gelu::tanh},
+     {"quick_gelu", ops::Gelu::quick}}};
+
+const char* activation_name(ops::Gelu gelu) {
+  return std::ranges::find(kActivations, gelu, &std::pair<const char*, ops::Gelu>::second)->first;
+}
+
+void read_activation(ConfigFile& file, VitConfig& config) {
+  const std::string name = file.text("hidden_act", activation_name(config.gelu));
+  for (const auto& [known, gelu] : kActivations) {
+    if (name != known) continue;
+    config.gelu = gelu;
+    return;
+  }
+  file.refuse("hidden_act", "\"gelu\", \"gelu_pytorch_tanh\" or \"quick_gelu\"");
+}
+
 /// Reads the fields of config.json that change the result; the rest (dropout of zero, pooler,
 /// names) is left alone.
-VitConfig read_vit_config(const std::filesystem::path& weights, const ModelFamily& family) {
-  ConfigFile file(weights, std::string(family.name));
-  VitConfig config;
+VitConfig read_vit_config(const std::filesystem::path& weights, const ModelFamily& family,
+                          const VitKind& kind) {
+  const ConfigFile whole(weights, std::string(family.name));
+  ConfigFile file = whole.of_family(family);
+  VitConfig config = kind.published;
   static_cast<ModelSizes&>(config) = read_sizes(file, family);
   config.norm_eps = file.number_within("layer_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
-  if (file.text("hidden_act", "gelu") != "gelu")
-    file.refuse("hidden_act", "\"gelu\", the only activation that dstrain has for ViT");
+  read_activation(file, config);
   if (!file.flag("qkv_bias", true)) file.refuse("qkv_bias", "true");
-  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) {
-    if (file.number(key, 0) != 0) file.refuse(key, "0; dstrain has no dropout for ViT");
+  for (const char* key : kind.dropouts) {
+    if (key != nullptr && file.number(key, 0) != 0)
+      file.refuse(key, fmt::format("0; dstrain has no dropout for {}", family.title));
   }
-  read_labels(file.json(), config);
+  if (kind.read != nullptr) kind.read(file, config);
+  read_labels(whole.json(), config);
   file.raise();
   return config;
+}
+
+/// Images of another size than that of the positions, as transformers prepares them.
+void choose_image_size(const ModelConfig& recipe, VitConfig& config) {
+  config.position_size = config.image_size;
+  if (recipe.image_size != 0) {
+    config.image_size = recipe.image_size;
+  } else if (const auto processor = read_image_processor(recipe.weights)) {
+    config.image_size = processor->image_size;
+  }
 }
 
 void choose_classes(const ModelConfig& recipe, int data_classes,
@@ -80,41 +114,56 @@ void choose_classes(const ModelConfig& recipe, int data_classes,
 
 }  // namespace
 
-VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int data_classes,
-                     const std::vector<std::string>& data_names) {
+VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, const VitKind& kind,
+                     int data_classes, const std::vector<std::string>& data_names) {
   Problems problems = foreign_key_problems(recipe, family);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
-  VitConfig config;
+  VitConfig config = kind.published;
   if (recipe.weights.empty()) {
     static_cast<ModelSizes&>(config) = named_sizes(recipe, family);
+    const PublishedModel* named = published_model(recipe.name);
+    if (named != nullptr && kind.specialize != nullptr) kind.specialize(named->name, config);
+    if (named != nullptr && family.resizes_positions && recipe.patch_size == 0)
+      config.position_size = named->sizes.image_size;
   } else {
-    config = read_vit_config(recipe.weights, family);
+    config = read_vit_config(recipe.weights, family, kind);
+    if (family.resizes_positions) choose_image_size(recipe, config);
     compare_sizes(recipe, family, config, problems);
   }
+  if (kind.complete != nullptr) kind.complete(config);
   choose_classes(recipe, data_classes, data_names, config, problems);
   config.drop_path = std::max(recipe.drop_path, 0.0);
   check_limits(family, config, problems);
   if (problems.empty()) {
     check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
+    if (config.position_size > 0 && config.position_size % config.patch_size != 0)
+      problems.push_back(
+          fmt::format("model.weights: positions of {} pixels are no whole number of "
+                      "patches of {}",
+                      config.position_size, config.patch_size));
     check_multiple("width", config.width, "heads", config.heads, problems);
   }
   raise_size_problems(recipe, problems);
   return config;
 }
 
-std::string vit_config_json(const VitConfig& config, const ModelFamily& family) {
-  nlohmann::json json = {
-      {"architectures", {"ViTForImageClassification"}},
-      {"model_type", family.name},
-      {"attention_probs_dropout_prob", 0.0},
-      {"encoder_stride", config.patch_size},
-      {"hidden_act", "gelu"},
-      {"hidden_dropout_prob", 0.0},
-      {"initializer_range", config.init_std},
-      {"layer_norm_eps", config.norm_eps},
-      {"qkv_bias", true},
-  };
-  write_sizes(family, config, json);
+std::string vit_config_json(const VitConfig& config, const ModelFamily& family,
+                            const VitKind& kind) {
+  nlohmann::json tower = kind.fields(config);
+  tower["hidden_act"] = activation_name(config.gelu);
+  tower["layer_norm_eps"] = config.norm_eps;
+  for (const char* key : kind.dropouts) {
+    if (key != nullptr) tower[key] = 0.0;
+  }
+  write_sizes(family, config, tower);
+  if (config.position_size > 0) tower["image_size"] = config.position_size;
+  nlohmann::json json = tower;
+  if (family.tower != nullptr) {
+    tower["model_type"] = kind.tower_type;
+    json = {{family.tower, std::move(tower)}};
+  }
+  json["architectures"] = {kind.model_class};
+  json["model_type"] = family.name;
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

@@ -1,18 +1,17 @@
 #include "engine/models/vit/names.h"
 
 #include <array>
-#include <string_view>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace dstrain {
 namespace {
 
 constexpr std::string_view kVitPrefix = "vit.";
-constexpr std::string_view kLayer = "vit.encoder.layer.";
 
 /// transformers 4 and all files so far -> transformers 5 in memory, for what follows the layer's
 /// number.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLaterNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLaterVitNames = {{
     {"attention.attention.query", "attention.q_proj"},
     {"attention.attention.key", "attention.k_proj"},
     {"attention.attention.value", "attention.v_proj"},
@@ -21,29 +20,66 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLaterNam
     {"output.dense", "mlp.fc2"},
 }};
 
+nlohmann::json vit_fields(const VitConfig& config) {
+  return {
+      {"encoder_stride", config.patch_size},
+      {"initializer_range", config.init_std},
+      {"qkv_bias", true},
+  };
+}
+
 }  // namespace
 
-std::string vit_memory_name(const std::string& name) {
-  if (!name.starts_with(kLayer)) return name;
-  const std::string numbered = name.substr(kLayer.size());  // "0.attention.output.dense.weight"
+VitNames vit_names(std::string_view prefix) {
+  const std::string root(prefix);
+  return {
+      .stem = root + "embeddings",
+      .first_tokens = {root + "embeddings.cls_token"},
+      .positions = root + "embeddings.position_embeddings",
+      .projection = root + "embeddings.patch_embeddings.projection",
+      .layer = root + "encoder.layer.",
+      .qkv = {"attention.attention.query", "attention.attention.key", "attention.attention.value"},
+      .output = "attention.output.dense",
+      .norm_before = "layernorm_before",
+      .norm_after = "layernorm_after",
+      .up = "intermediate.dense",
+      .down = "output.dense",
+      .last_norm = root + "layernorm"};
+}
+
+std::string later_vit_name(const std::string& name, std::string_view prefix) {
+  const std::string layer = std::string(prefix) + "encoder.layer.";
+  if (!name.starts_with(layer)) return name;
+  const std::string numbered = name.substr(layer.size());  // "0.attention.output.dense.weight"
   const auto dot = numbered.find('.') + 1;
   std::string rest = numbered.substr(dot);
-  for (const auto& [earlier, later] : kLaterNames) {
+  for (const auto& [earlier, later] : kLaterVitNames) {
     if (!rest.starts_with(earlier)) continue;
     rest = std::string(later) + rest.substr(earlier.size());
     break;
   }
-  return "vit.layers." + numbered.substr(0, dot) + rest;
+  return std::string(prefix) + "layers." + numbered.substr(0, dot) + rest;
 }
 
-std::vector<std::string> vit_file_names(const std::string& name) {
+std::vector<std::string> names_in_files(const std::string& name, const std::string& later,
+                                        std::string_view prefix) {
   std::vector<std::string> names = {name};
-  if (const std::string later = vit_memory_name(name); later != name) names.push_back(later);
-  if (name.starts_with(kVitPrefix)) {
-    for (std::size_t i = names.size(); i-- > 0;)
-      names.push_back(names[i].substr(kVitPrefix.size()));
+  if (later != name) names.push_back(later);
+  if (name.starts_with(prefix)) {
+    for (std::size_t i = names.size(); i-- > 0;) names.push_back(names[i].substr(prefix.size()));
   }
   return names;
 }
+
+std::vector<std::string> vit_file_names(const std::string& name) {
+  return names_in_files(name, vit_memory_name(name), kVitPrefix);
+}
+
+std::string vit_memory_name(const std::string& name) { return later_vit_name(name, kVitPrefix); }
+
+const VitKind kVit = {.model_class = "ViTForImageClassification",
+                      .names = vit_names(kVitPrefix),
+                      .dropouts = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
+                      .fields = vit_fields};
 
 }  // namespace dstrain

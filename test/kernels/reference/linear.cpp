@@ -28,6 +28,11 @@ ValueAndSlope gelu(double x, Gelu kind) {
     const double cdf = 0.5 * std::erfc(-x / std::sqrt(2.0));
     return {x * cdf, cdf + x * std::exp(-0.5 * x * x) / std::sqrt(2 * kPi)};
   }
+  if (kind == Gelu::quick) {
+    constexpr double kQuick = 1.702;
+    const double s = sigmoid(kQuick * x);
+    return {x * s, s + kQuick * x * s * (1 - s)};
+  }
   const double factor = std::sqrt(2 / kPi);
   const double t = std::tanh(factor * (x + 0.044715 * x * x * x));
   return {0.5 * x * (1 + t),
@@ -59,6 +64,26 @@ void bias_gelu(const BiasGelu& a) {
   const View z(a.z, a.dtype), bias(a.bias, a.dtype), y(a.y, a.dtype);
   for (std::int64_t i = 0; i < a.rows * a.cols; ++i)
     y.set(i, gelu(z.at(i) + bias.at(i % a.cols), a.kind).value);
+}
+
+void column_scale(const ColumnScale& a) {
+  const View x(a.x, a.dtype), scale(a.scale, a.dtype), y(a.y, a.dtype);
+  for (std::int64_t i = 0; i < a.rows * a.cols; ++i) y.set(i, x.at(i) * scale.at(i % a.cols));
+}
+
+void column_scale_backward(const ColumnScaleBackward& a) {
+  const View x(a.x, a.dtype), scale(a.scale, a.dtype), grad_y(a.grad_y, a.dtype),
+      grad_x(a.grad_x, a.dtype);
+  for (std::int64_t column = 0; column < a.cols; ++column) {
+    double sum = 0;
+    for (std::int64_t row = 0; row < a.rows; ++row) {
+      const std::int64_t i = row * a.cols + column;
+      const double grad = grad_y.at(i);
+      sum += grad * x.at(i);
+      grad_x.set(i, grad * scale.at(column));
+    }
+    add_to(a.grad_scale[column], sum);
+  }
 }
 
 void bias_gelu_backward(const BiasGeluBackward& a) {

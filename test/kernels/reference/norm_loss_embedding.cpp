@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
-#include "test/kernels/reference/norm_maxima.h"
 #include "engine/kernels/host_view.h"
+#include "test/kernels/reference/norm_maxima.h"
 #include "test/kernels/reference/reference.h"
 
 /// The operators' kernels as their definitions read, in double.
@@ -97,14 +97,15 @@ void patchify(const Patchify& a) {
 }
 
 void embed_sequence(const EmbedSequence& a) {
-  const View patches(a.patches, a.dtype), token(a.class_token, a.dtype),
+  const View patches(a.patches, a.dtype), token(a.first_tokens, a.dtype),
       positions(a.positions, a.dtype);
   const View out(a.out, a.dtype);
   for (std::int64_t image = 0; image < a.batch; ++image) {
     for (std::int64_t t = 0; t < a.tokens; ++t) {
       for (std::int64_t i = 0; i < a.dim; ++i) {
         const double own =
-            t == 0 ? token.at(i) : patches.at((image * (a.tokens - 1) + t - 1) * a.dim + i);
+            t < a.first ? token.at(t * a.dim + i)
+                        : patches.at((image * (a.tokens - a.first) + t - a.first) * a.dim + i);
         out.set((image * a.tokens + t) * a.dim + i, own + positions.at(t * a.dim + i));
       }
     }
@@ -118,11 +119,12 @@ void embed_sequence_backward(const EmbedSequenceBackward& a) {
       double sum = 0;
       for (std::int64_t image = 0; image < a.batch; ++image) {
         const double grad = grad_out.at((image * a.tokens + t) * a.dim + i);
-        if (t > 0) grad_patches.set((image * (a.tokens - 1) + t - 1) * a.dim + i, grad);
+        if (t >= a.first)
+          grad_patches.set((image * (a.tokens - a.first) + t - a.first) * a.dim + i, grad);
         sum += grad;
       }
       add_to(a.grad_positions[t * a.dim + i], sum);
-      if (t == 0) add_to(a.grad_class_token[i], sum);
+      if (t < a.first) add_to(a.grad_first_tokens[t * a.dim + i], sum);
     }
   }
 }

@@ -26,6 +26,8 @@ namespace dstrain::kernels::reference {
 
 void bias_gelu(const BiasGelu& args);
 void bias_gelu_backward(const BiasGeluBackward& args);
+void column_scale(const ColumnScale& args);
+void column_scale_backward(const ColumnScaleBackward& args);
 void column_sum(const ColumnSum& args);
 void partial_sums(const PartialSums& args);
 void swiglu(const Swiglu& args);
