@@ -10,6 +10,7 @@
 #include "engine/models/decoder/model.h"
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
+#include "engine/models/gemma/gemma.h"
 #include "engine/models/gpt_neox/model.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
@@ -143,6 +144,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "olmo2",
      .make = make_decoder<kOlmo2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "gemma2",
+     .make = make_decoder<kGemma2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "gemma3_text",
+     .make = make_decoder<kGemma3>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

@@ -14,15 +14,16 @@ std::vector<LinearPart> gate_up_parts(const GatedMlpNames& names, std::int64_t m
 }  // namespace
 
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-                   const InitialWeights& init, const AxisPart& tensor)
+                   const InitialWeights& init, const AxisPart& tensor, ops::GateActivation gate)
     : mlp_width_(mlp_width / tensor.count),
       gate_up_(gate_up_parts(names, mlp_width), {width}, init,
                /*has_bias=*/false, {LinearCut::By::rows, tensor}),
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false,
-            {LinearCut::By::columns, tensor}) {}
+            {LinearCut::By::columns, tensor}),
+      gate_(gate) {}
 
 at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
-  return down_.forward_gated(x_mD, gate_up_, call);
+  return down_.forward_gated(x_mD, gate_up_, gate_, call);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
@@ -31,7 +32,8 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
   LayerCost gate_up = gate_up_.cost(rows, compute_bytes, input_is_kept),
             down = down_.cost(rows, compute_bytes, true);
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
-  LayerCost swiglu{.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
+  LayerCost swiglu{.name = gate_ == ops::GateActivation::silu ? "SwiGLU" : "GEGLU",
+                   .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
   const bool one_operator = !down_.has_adapters() && !gate_up_.has_adapters();
   if (one_operator && down_.weight().trainable && down.fp8_flops == 0) swiglu.hidden_bytes = hidden;
   if (one_operator && gate_up.fp8_flops > 0 && down.fp8_flops > 0) {

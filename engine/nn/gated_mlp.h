@@ -17,13 +17,14 @@ struct GatedMlpNames {
   std::string down;
 };
 
-/// The gated feed-forward branch, (silu(x gate^T) * (x up^T)) down^T, without biases; gate and up
+/// The gated feed-forward branch, (act(x gate^T) * (x up^T)) down^T, without biases; gate and up
 /// are one product. Tensor ranks have parts of its hidden width. Shazeer 2020, arXiv:2002.05202,
 /// eq. 5.
 class GatedMlp {
  public:
   GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-           const InitialWeights& init, const AxisPart& tensor = {});
+           const InitialWeights& init, const AxisPart& tensor = {},
+           ops::GateActivation gate = ops::GateActivation::silu);
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
@@ -46,6 +47,7 @@ class GatedMlp {
   std::int64_t mlp_width_;  ///< of this rank
   Linear gate_up_;
   Linear down_;
+  ops::GateActivation gate_;
 };
 
 }  // namespace dstrain

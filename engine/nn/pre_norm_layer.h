@@ -43,9 +43,16 @@ struct LayerPlace {
   [[nodiscard]] bool joined() const { return tile_rows > 0; }
 };
 
+/// Norms of what the branches make, before that is added; without: it is added as it is.
+template <class Norm>
+struct BranchNorms {
+  std::optional<Norm> attention, mlp;
+};
+
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or with the norms
 /// behind the branches: x + norm(attention(x)), then x + norm(mlp(x)); or parallel:
-/// x + attention(norm(x)) + mlp(other norm(x)). Between layers travel
+/// x + attention(norm(x)) + mlp(other norm(x)); or with norms on both sides of the branches (Gemma
+/// Team 2024, arXiv:2408.00118, sec. 2). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
 /// are one pass. Joined, it is their sum, with the same bits: half the bytes, for one pass more.
 ///
@@ -53,12 +60,14 @@ struct LayerPlace {
 template <class Norm, class FeedForward>
 class PreNormLayer final : public Block {
  public:
-  PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp)
+  PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp,
+               BranchNorms<Norm> behind = {})
       : place_(std::move(place)),
         norm_before_(std::move(before)),
         attention_(std::move(attention)),
         norm_after_(std::move(after)),
-        mlp_(std::move(mlp)) {}
+        mlp_(std::move(mlp)),
+        behind_(std::move(behind)) {}
 
   [[nodiscard]] const std::string& name() const override { return place_.name; }
 
@@ -68,6 +77,8 @@ class PreNormLayer final : public Block {
     attention_.add_parameters(list);
     norm_after_.add_parameters(list);
     mlp_.add_parameters(list);
+    for (std::optional<Norm>* norm : {&behind_.attention, &behind_.mlp})
+      if (*norm) (*norm)->add_parameters(list);
     return matrices_first(std::move(list));
   }
 
@@ -96,11 +107,11 @@ class PreNormLayer final : public Block {
                      after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
-    const auto [y_mD, g_mD] = norm_after_.forward(
-        x_mD,
-        kept(attention_.forward({h_mD, before}, samples, batch.sequences, call), samples, 0, call),
-        after);
-    at::Tensor delta_mD = kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call);
+    const at::Tensor attended_mD = normed(
+        behind_.attention, attention_.forward({h_mD, before}, samples, batch.sequences, call));
+    const auto [y_mD, g_mD] = norm_after_.forward(x_mD, kept(attended_mD, samples, 0, call), after);
+    at::Tensor delta_mD = kept(
+        normed(behind_.mlp, feed_forward({g_mD, after}, batch, context, call)), samples, 1, call);
     if (place_.joined()) return {delta_mD.add_(y_mD)};
     return {y_mD, delta_mD};
   }
@@ -121,7 +132,8 @@ class PreNormLayer final : public Block {
       if (tiled(own_rows)) in_mlp = take_tiles(in_mlp_layers, stream, shape.compute_bytes);
     }
     const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
-    const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
+    const Workspace in_attention =
+        attention_.workspace(shape.micro_batch, place_.tokens, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
     // The first norm keeps its sum, which is the input where nothing is added; the second norm's
@@ -154,8 +166,14 @@ class PreNormLayer final : public Block {
     if (cut && !kExperts) add_exchanges(in_mlp_layers);
     append(std::move(in_attention_layers));
     const Bytes kept_sum = after || (place_.joined() && !parallel) ? stream : 0;
+    // A norm behind a branch keeps what that made.
+    const auto append_behind = [&](const std::optional<Norm>& norm) {
+      if (norm) append({norm->cost(own_rows, stream)});
+    };
+    append_behind(behind_.attention);
     append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
+    append_behind(behind_.mlp);
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
@@ -181,7 +199,7 @@ class PreNormLayer final : public Block {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
-    if (after || parallel) {
+    if (after || parallel || behind_.attention) {
       // A branch's output beside its norm's, or one branch's beside the other.
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
@@ -223,6 +241,10 @@ class PreNormLayer final : public Block {
                          /*input_is_kept=*/place_.norms_after && !place_.joined());
     else
       return mlp_.layers(rows, compute_bytes);
+  }
+
+  [[nodiscard]] static at::Tensor normed(std::optional<Norm>& norm, const at::Tensor& branch_mD) {
+    return norm ? norm->forward(branch_mD, std::nullopt).second : branch_mD;
   }
 
   /// These work on this rank's own rows, and exchange others.
@@ -309,6 +331,7 @@ class PreNormLayer final : public Block {
   SelfAttention attention_;
   Norm norm_after_;
   FeedForward mlp_;
+  BranchNorms<Norm> behind_;
 };
 
 }  // namespace dstrain

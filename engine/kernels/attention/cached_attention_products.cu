@@ -47,8 +47,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
   const int heads = static_cast<int>(group - first < kHeads ? group - first : kHeads);
   const std::int64_t head = kv_head * group + first;
   const int position = a.positions[row], splits = static_cast<int>(a.blocks.splits);
-  const int run = (position + splits) / splits;  // of position + 1 keys, rounded up
-  const int begin = static_cast<int>(blockIdx.x) * run;
+  const int oldest = first_key(a, position);
+  const int run = (position - oldest + splits) / splits;  // of the keys that it sees, rounded up
+  const int begin = oldest + static_cast<int>(blockIdx.x) * run;
   const int end = begin + run < position + 1 ? begin + run : position + 1;
 
   const std::int64_t base = static_cast<std::int64_t>(a.slots[row]) * a.capacity;
@@ -155,7 +156,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = from + lane.row + i / 2 * 8;
-      scores[i] = key < end ? scores[i] * a.scale + slopes[i % 2] * static_cast<float>(key - position)
+      scores[i] = key < end ? capped(a, scores[i] * a.scale) +
+                                  slopes[i % 2] * static_cast<float>(key - position)
                             : -INFINITY;
     }
     float factor[2];
