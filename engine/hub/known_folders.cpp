@@ -16,6 +16,8 @@ constexpr KnownFolder kKnownFolders[] = {
     {"SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M", {}},
     {"Mistral-7B-v0.3", "mistralai/Mistral-7B-v0.3", {}},
     {"OLMo-2-0425-1B", "allenai/OLMo-2-0425-1B", {}},
+    {"gemma-2-2b", "google/gemma-2-2b", {}},
+    {"gemma-3-270m", "google/gemma-3-270m", {}},
     {"Phi-4-mini-instruct", "microsoft/Phi-4-mini-instruct", {}},
     {"vit-base-patch16-224", "google/vit-base-patch16-224", {}},
     {"deit-small-distilled-patch16-224", "facebook/deit-small-distilled-patch16-224", {}},

@@ -2,11 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/kernels/activation/gate.h"
 #include "engine/kernels/parameter.h"
 
 /// Operators of the models with their gradients, on GPU (our kernels, cuBLAS, cuDNN) and CPU
@@ -55,16 +57,20 @@ enum class Keep { input, nothing };
                                      Parameter& weight, Parameter* bias, Gelu kind,
                                      Keep keep = Keep::nothing);
 
-/// (silu(gate) * up) weight^T, where gate_up [M, 2F] holds gate, then up, of each row; weight [N,
+using kernels::GateActivation;
+
+/// (act(gate) * up) weight^T, where gate_up [M, 2F] holds gate, then up, of each row; weight [N,
 /// F] -> [M, N]. Saves gate_up only; the product is computed again for the weight's gradient.
 /// Shazeer 2020, arXiv:2002.05202, eq. 5.
-[[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight);
+[[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight,
+                                       GateActivation gate = GateActivation::silu);
 
 /// Parts of the operators above, for where something is added before or read between:
-/// gelu(z + bias) with z [M, N] and bias [N] saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F]
+/// gelu(z + bias) with z [M, N] and bias [N] saves z; act(gate) * up of gate_up [M, 2F] -> [M, F]
 /// saves gate_up.
 [[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);
-[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
+[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up,
+                                GateActivation gate = GateActivation::silu);
 
 /// Which elements of an input are set to zero while training; the others grow by 1 / (1 - share).
 struct DropMask {
@@ -102,12 +108,16 @@ struct LowRankTerm {
     const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
     Parameter& bias, double eps, const at::Tensor& maxima = {});
 
-/// (x + delta, rms_norm(x + delta) * weight); without `delta` the first is x itself. x, delta [M,
+/// What an RMS norm's weight holds: the factor, or the factor less one, as Gemma has it; then the
+/// product is rounded once, in the first case also before the weight comes.
+enum class RmsWeight { factor, less_one };
+
+/// (x + delta, rms_norm(x + delta) * factor); without `delta` the first is x itself. x, delta [M,
 /// D]; weight [D]. Statistics in fp32. `maxima` as above. Zhang & Sennrich 2019, arXiv:1910.07467,
 /// eq. 4.
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> add_rms_norm(
     const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
-    double eps, const at::Tensor& maxima = {});
+    double eps, const at::Tensor& maxima = {}, RmsWeight holds = RmsWeight::factor);
 
 /// Where sequences lie in the rows [B * T] of a batch of text. Without `starts`, each sample is one
 /// sequence.
@@ -163,9 +173,15 @@ struct AttentionShape {
   /// A token sees itself and window - 1 earlier ones (Beltagy et al. 2020, arXiv:2004.05150); 0:
   /// all; causal only.
   std::int64_t window = 0;
+  double scale = 0;    ///< of the scores; 0: 1/sqrt(head_dim)
+  double softcap = 0;  ///< the largest score c: softmax of c tanh(scaled score / c); 0: none
+                       ///< (Gemma Team 2024, arXiv:2408.00118, sec. 2)
   std::int64_t first_head = 0;   ///< of these query heads in the model
   std::int64_t model_heads = 0;  ///< of the model, whose slopes they have; 0: these are all
   [[nodiscard]] std::int64_t turning() const { return rotary > 0 ? rotary : head_dim; }
+  [[nodiscard]] double score_scale() const {
+    return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
   [[nodiscard]] std::int64_t slopes_of() const { return model_heads > 0 ? model_heads : heads; }
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -175,15 +191,16 @@ struct AttentionShape {
 /// Works in place, so the caller must not read qkv again. Saves queries and keys. Henry et al.
 /// 2020, arXiv:2010.04245, with the norm of Zhang & Sennrich.
 [[nodiscard]] at::Tensor norm_query_key(const at::Tensor& qkv, const AttentionShape& shape,
-                                        Parameter& query_weight, Parameter& key_weight, double eps);
+                                        Parameter& query_weight, Parameter& key_weight, double eps,
+                                        RmsWeight hold = RmsWeight::factor);
 /// Bytes that it keeps for backward, for `rows` rows.
 [[nodiscard]] std::int64_t norm_query_key_saved_bytes(const AttentionShape& shape,
                                                       std::int64_t rows, int element_bytes);
 
-/// Softmax attention within each sequence, scale 1/sqrt(head_dim). qkv [B * T, qkv_width] -> [B *
-/// T, width]. May overwrite qkv (rotary positions are applied in place), so the caller must not
-/// read it again. bf16/fp16 on a GPU: cuDNN, packed sequences flash, short ones without a mask our
-/// own kernels; fp32 on a GPU: memory-efficient attention; CPU: ATen.
+/// Softmax attention within each sequence. qkv [B * T, qkv_width] -> [B * T, width]. May overwrite
+/// qkv (rotary positions are applied in place), so the caller must not read it again. bf16/fp16 on
+/// a GPU: cuDNN, packed sequences flash, short ones without a mask our own kernels; fp32 on a GPU:
+/// memory-efficient attention; CPU: ATen; soft caps anywhere: products, some queries at a time.
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
                                    const Sequences& sequences = {});
 
@@ -194,6 +211,10 @@ struct AttentionShape {
 /// (short_attention.h): 16-bit types on a GPU, without packed sequences.
 [[nodiscard]] bool attends_by_own_kernels(const AttentionShape& shape, std::int64_t tokens,
                                           std::int64_t width);
+/// Bytes of scores, and of what is made of them, that attention with soft caps holds at once, for
+/// `batch` samples of `tokens` tokens; of others 0.
+[[nodiscard]] std::int64_t attention_score_bytes(const AttentionShape& shape, std::int64_t batch,
+                                                 std::int64_t tokens);
 /// Bytes that attention keeps for backward, for `rows` rows: qkv, its output, a log-sum-exp per row
 /// and head, and of wider heads the output that the kernel made.
 [[nodiscard]] std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,
@@ -252,14 +273,17 @@ enum class LogitRows { few, many };
 /// table [V, D], labels [M] int64, weights [M] fp32. Adds [loss, top-1, 0, targets] to `totals`.
 /// While gradients are recorded nothing is computed here: the scalar is only where backward starts,
 /// and backward computes loss (into `totals`), gradient of x and of `table` chunk by chunk from the
-/// same logits.
+/// same logits. `softcap` as of attention's scores.
 [[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table,
                                               const at::Tensor& labels, const at::Tensor& weights,
                                               const at::Tensor& totals,
-                                              LogitRows at_once = LogitRows::few);
-/// Bytes of logits that it holds at once on a GPU in training; without gradients 256 MiB at most.
+                                              LogitRows at_once = LogitRows::few,
+                                              double softcap = 0);
+/// Bytes of logits that it holds at once on a GPU in training, twice as many where they are
+/// `capped`; without gradients 256 MiB at most.
 [[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
                                                       int element_bytes,
-                                                      LogitRows at_once = LogitRows::few);
+                                                      LogitRows at_once = LogitRows::few,
+                                                      bool capped = false);
 
 }  // namespace dstrain::ops

@@ -13,6 +13,7 @@
 #include "engine/models/dinov2/dinov2.h"
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
+#include "engine/models/gemma/gemma.h"
 #include "engine/models/gpt_neox/model.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
@@ -179,6 +180,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "olmo2",
      .make = make_decoder<kOlmo2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "gemma2",
+     .make = make_decoder<kGemma2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "gemma3_text",
+     .make = make_decoder<kGemma3>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

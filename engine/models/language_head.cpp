@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -18,14 +19,15 @@
 
 namespace dstrain {
 
-LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs) {
+LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs, double softcap) {
   return {.width = sizes.width,
           .vocab_size = sizes.vocab_size,
           .sequence = inputs.own_tokens(),
           .part = inputs.splits.sequence,
           .tensor = inputs.splits.tensor,
           .joined = inputs.tile_rows > 0,
-          .pairs = inputs.pairs};
+          .pairs = inputs.pairs,
+          .softcap = softcap};
 }
 
 Model language_model(Blocks blocks, const ModelSizes& sizes, const ModelInputs& inputs,
@@ -61,7 +63,9 @@ at::Tensor LanguageHead::normalize(const Tensors& input) {
 }
 
 at::Tensor LanguageHead::logits(const Tensors& input) {
-  return ops::linear(normalize(input), *table_, nullptr);
+  at::Tensor logits = ops::linear(normalize(input), *table_, nullptr);
+  const double cap = shape_.softcap;
+  return cap > 0 ? at::tanh(logits / cap) * cap : logits;
 }
 
 void LanguageHead::choose_next(const Tensors& input, const BlockContext& context) {
@@ -85,7 +89,7 @@ at::Tensor LanguageHead::pair_loss(const at::Tensor& x_MD, const Batch& batch,
                                    const BlockContext& context) {
   DSTRAIN_CHECK(table_->cut == Cut::none && shape_.part.whole() && shape_.tensor.whole(),
                 "pairs of answers that ranks share");
-  const ops::PairTargets targets{batch.labels, batch.weights, batch.references};
+  const ops::PairTargets targets{batch.labels, batch.weights, batch.references, shape_.softcap};
   const auto at_once = context.keep_hidden ? ops::LogitRows::many : ops::LogitRows::few;
   if (context.answer_logps.defined()) {
     context.answer_logps.copy_(ops::answer_log_probabilities(x_MD, *table_, targets, at_once));
@@ -107,7 +111,7 @@ at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
   const std::int64_t rows = x_mD.size(0), first = shape_.tensor.index * rows;
   return ops::linear_cross_entropy(
       x_mD, *table_, batch.labels.narrow(0, first, rows), batch.weights.narrow(0, first, rows),
-      totals, context.keep_hidden ? ops::LogitRows::many : ops::LogitRows::few);
+      totals, context.keep_hidden ? ops::LogitRows::many : ops::LogitRows::few, shape_.softcap);
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
@@ -182,7 +186,8 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
 Bytes LanguageHead::logit_bytes(std::int64_t own_rows, int compute_bytes,
                                 ops::LogitRows at_once) const {
   if (own_table_.cut == Cut::none)
-    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes, at_once);
+    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes, at_once,
+                                           shape_.softcap > 0);
   const int ranks = shape_.tensor.count;
   const auto chunks =
       ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes);

@@ -29,8 +29,10 @@ struct LanguageShape {
   AxisPart tensor = {};
   bool joined = false;  ///< LayerPlace::joined
   bool pairs = false;   ///< ModelInputs::pairs
+  double softcap = 0;   ///< of the logits, as AttentionShape::softcap of scores
 };
-[[nodiscard]] LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs);
+[[nodiscard]] LanguageShape language_shape(const ModelSizes& sizes, const ModelInputs& inputs,
+                                           double softcap = 0);
 
 /// The model of these blocks, whose `config_json` and `notes` are as Model has them.
 [[nodiscard]] Model language_model(Blocks blocks, const ModelSizes& sizes,

@@ -37,6 +37,19 @@ constexpr std::array<std::string_view, 11> kOlmo2Layer = {"self_attn.q_proj",
                                                           "mlp.down_proj",
                                                           "post_attention_layernorm",
                                                           "post_feedforward_layernorm"};
+constexpr std::array<std::string_view, 13> kGemmaLayer = {"self_attn.q_proj",
+                                                          "self_attn.k_proj",
+                                                          "self_attn.v_proj",
+                                                          "self_attn.o_proj",
+                                                          "self_attn.q_norm",
+                                                          "self_attn.k_norm",
+                                                          "mlp.gate_proj",
+                                                          "mlp.up_proj",
+                                                          "mlp.down_proj",
+                                                          "input_layernorm",
+                                                          "post_attention_layernorm",
+                                                          "pre_feedforward_layernorm",
+                                                          "post_feedforward_layernorm"};
 constexpr std::array<std::string_view, 2> kDecoderAfter = {"model.norm", "lm_head"};
 constexpr std::array<std::string_view, 2> kBloomBefore = {"transformer.word_embeddings",
                                                           "transformer.word_embeddings_layernorm"};
@@ -55,6 +68,7 @@ constexpr std::array<std::string_view, 2> kNeoxAfter = {"gpt_neox.final_layer_no
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
 constexpr Order kPhi3 = {"model.layers.", kDecoderBefore, kPhi3Layer, kDecoderAfter};
 constexpr Order kOlmo2Order = {"model.layers.", kDecoderBefore, kOlmo2Layer, kDecoderAfter};
+constexpr Order kGemmaOrder = {"model.layers.", kDecoderBefore, kGemmaLayer, kDecoderAfter};
 constexpr Order kNeox = {"gpt_neox.layers.", kNeoxBefore, kNeoxLayer, kNeoxAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
@@ -90,6 +104,7 @@ const Order* order_of(std::string_view family) {
     return &kDecoder;
   if (family == "phi3") return &kPhi3;
   if (family == "olmo2") return &kOlmo2Order;
+  if (family == "gemma2" || family == "gemma3_text") return &kGemmaOrder;
   return nullptr;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/rms_norm.h"
 #include "engine/nn/sequence_attention.h"
 
 namespace dstrain {
@@ -47,13 +48,6 @@ std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
   return {{names[0], shape.width()}, {names[1], kv_width}, {names[2], kv_width}};
 }
 
-Parameter head_norm(const std::string& name, std::int64_t head_dim) {
-  Parameter weight;
-  weight.hold({{name + ".weight", {head_dim}}});
-  weight.init = Init::ones;
-  return weight;
-}
-
 }  // namespace
 
 SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
@@ -77,11 +71,15 @@ SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
   if (names.query_norm.empty()) return;
   const bool all = names.norms_all_heads;
   DSTRAIN_CHECK(!all || tensor.whole(), "a norm over the heads of several ranks");
-  norms_ = {
-      .query = head_norm(names.query_norm, all ? shape.width() : shape.head_dim),
-      .key = head_norm(names.key_norm, all ? shape.kv_heads * shape.head_dim : shape.head_dim),
-      .eps = norm_eps,
-      .all_heads = all};
+  const auto head_norm = [&](const std::string& name, std::int64_t heads) {
+    return rms_weight(name + ".weight", all ? heads * shape.head_dim : shape.head_dim,
+                      names.norm_weights);
+  };
+  norms_ = {.query = head_norm(names.query_norm, shape.heads),
+            .key = head_norm(names.key_norm, shape.kv_heads),
+            .eps = norm_eps,
+            .all_heads = all,
+            .hold = names.norm_weights};
 }
 
 at::Tensor SelfAttention::with_shared_head(const at::Tensor& q, const at::Tensor& kv) const {
@@ -102,7 +100,8 @@ at::Tensor SelfAttention::forward(const ops::Measured& x_mD, std::int64_t batch,
   } else {
     qkv = qkv_.forward_of_gathered(x_mD, call);
   }
-  if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
+  if (norms_)
+    qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps, norms_->hold);
   const at::Tensor out =
       call.cached != nullptr     ? ops::cached_attention(qkv, shape, sequences, *call.cached)
       : splits_.sequence.whole() ? ops::attention(qkv, shape, sequences)
@@ -149,8 +148,12 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
   }
   const bool own_kernels =
       splits_.sequence.whole() && ops::attends_by_own_kernels(shape_, tokens, shape_.head_dim);
-  const Bytes traffic =
+  Bytes traffic =
       (own_kernels ? kShortAttentionTraffic : kAttentionTraffic) * rows * shape_.width();
+  // Scores go through memory: written, bent, masked, summed up and made shares in fp32.
+  constexpr Bytes kScoreTraffic = 10 * kFloatBytes;
+  if (shape_.softcap > 0)
+    traffic += kScoreTraffic * rows * tokens * splits_.sequence.count * shape_.heads;
   list.push_back({.name = "softmax attention",
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
@@ -161,7 +164,9 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
   return list;
 }
 
-Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
+Workspace SelfAttention::workspace(std::int64_t batch, std::int64_t tokens,
+                                   int compute_bytes) const {
+  const std::int64_t rows = batch * tokens;
   const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
   const Workspace over_ranks =
       sequence_workspace(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
@@ -186,8 +191,9 @@ Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
   // A product beside the packed gradients.
   const Bytes decoded =
       std::max(qkv_.decoded_bytes(compute_bytes), output_.decoded_bytes(compute_bytes));
-  return {.forward = over_ranks.forward + decoded,
-          .backward = std::max(backward, qkv + decoded) + over_ranks.backward};
+  const Bytes scores = ops::attention_score_bytes(shape_, batch, tokens * splits_.sequence.count);
+  return {.forward = over_ranks.forward + std::max(decoded, scores),
+          .backward = std::max(backward + scores, qkv + decoded) + over_ranks.backward};
 }
 
 std::vector<Exchange> SelfAttention::exchanges(std::int64_t rows, int compute_bytes) const {

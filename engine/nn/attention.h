@@ -18,8 +18,9 @@ namespace dstrain {
 struct AttentionNames {
   std::vector<std::string> qkv;  ///< query, key and value, or one matrix of all three
   std::string output;
-  std::string query_norm = {}, key_norm = {};  ///< of each head; empty: none
-  bool norms_all_heads = false;                ///< these norms are over all heads at once
+  std::string query_norm = {}, key_norm = {};            ///< of each head; empty: none
+  bool norms_all_heads = false;                          ///< these norms are over all heads at once
+  ops::RmsWeight norm_weights = ops::RmsWeight::factor;  ///< what their weights hold
 };
 
 /// Which of them have a bias.
@@ -70,7 +71,8 @@ class SelfAttention {
   /// Collectives for `rows` rows.
   [[nodiscard]] std::vector<Exchange> exchanges(std::int64_t rows, int compute_bytes) const;
   /// Backward, beside the gradient of its output.
-  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t batch, std::int64_t tokens,
+                                    int compute_bytes) const;
 
  private:
   /// Queries of this rank beside the key and value head that they use.
@@ -83,11 +85,13 @@ class SelfAttention {
   std::int64_t kv_width_ = 0;     ///< of all key heads
   std::int64_t shared_head_ = 0;  ///< the one that this rank uses
   Linear output_;
-  /// A norm for each query and key head (Qwen3), or for all of them at once (OLMo 2), or none.
+  /// A norm for each query and key head (Qwen3, Gemma 3), or for all of them at once (OLMo 2), or
+  /// none.
   struct HeadNorms {
     Parameter query, key;
     double eps = 0;
     bool all_heads = false;
+    ops::RmsWeight hold = ops::RmsWeight::factor;
   };
   /// Bytes that they keep for `rows` rows.
   [[nodiscard]] Bytes norms_saved_bytes(std::int64_t rows, int compute_bytes) const;

@@ -14,16 +14,16 @@ std::vector<LinearPart> gate_up_parts(const GatedMlpNames& names, std::int64_t m
 }  // namespace
 
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-                   const InitialWeights& init, const AxisPart& tensor, bool has_biases)
+                   const InitialWeights& init, const AxisPart& tensor, const GateOptions& options)
     : mlp_width_(mlp_width / tensor.count),
-      has_biases_(has_biases),
-      gate_up_(gate_up_parts(names, mlp_width), {width}, init, has_biases,
+      options_(options),
+      gate_up_(gate_up_parts(names, mlp_width), {width}, init, options.has_biases,
                {LinearCut::By::rows, tensor}),
-      down_({{names.down, width}}, {mlp_width}, init, has_biases,
+      down_({{names.down, width}}, {mlp_width}, init, options.has_biases,
             {LinearCut::By::columns, tensor}) {}
 
 at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
-  return down_.forward_gated(x_mD, gate_up_, call);
+  return down_.forward_gated(x_mD, gate_up_, options_.gate, call);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
@@ -32,8 +32,10 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
   LayerCost gate_up = gate_up_.cost(rows, compute_bytes, input_is_kept),
             down = down_.cost(rows, compute_bytes, true);
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
-  LayerCost swiglu{.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
-  const bool one_operator = !has_biases_ && !down_.has_adapters() && !gate_up_.has_adapters();
+  LayerCost swiglu{.name = options_.gate == ops::GateActivation::silu ? "SwiGLU" : "GEGLU",
+                   .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
+  const bool one_operator =
+      !options_.has_biases && !down_.has_adapters() && !gate_up_.has_adapters();
   if (one_operator && down_.weight().trainable && down.fp8_flops == 0) swiglu.hidden_bytes = hidden;
   if (one_operator && gate_up.fp8_flops > 0 && down.fp8_flops > 0) {
     // In ops::gated_linear the product's largest values come with it, its codes by columns and

@@ -17,13 +17,18 @@ struct GatedMlpNames {
   std::string down;
 };
 
-/// The gated feed-forward branch, (silu(x gate^T) * (x up^T)) down^T, all three with biases or
-/// without; gate and up are one product. Tensor ranks have parts of its hidden width. Shazeer 2020,
-/// arXiv:2002.05202, eq. 5.
+struct GateOptions {
+  ops::GateActivation gate = ops::GateActivation::silu;
+  bool has_biases = false;  ///< of all three maps
+};
+
+/// The gated feed-forward branch, (act(x gate^T) * (x up^T)) down^T; gate and up are one product.
+/// Tensor ranks have parts of its hidden width. Shazeer 2020, arXiv:2002.05202, eq. 5.
 class GatedMlp {
  public:
   GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-           const InitialWeights& init, const AxisPart& tensor = {}, bool has_biases = false);
+           const InitialWeights& init, const AxisPart& tensor = {},
+           const GateOptions& options = {});
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
@@ -44,7 +49,7 @@ class GatedMlp {
 
  private:
   std::int64_t mlp_width_;  ///< of this rank
-  bool has_biases_;
+  GateOptions options_;
   Linear gate_up_;
   Linear down_;
 };

@@ -78,15 +78,16 @@ at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias
       ops::summed_gelu_linear(z_MK, input_bias, weight_, kind, summing(call), call.hidden()));
 }
 
-at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up, const Call& call) {
+at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up,
+                                 ops::GateActivation gate, const Call& call) {
   DSTRAIN_CHECK(has_bias_ == gate_up.has_bias_ && !gate_up.cut_.columns(),
-                parts_.at(0).name + ": SwiGLU with one bias, or of cut columns");
+                parts_.at(0).name + ": a gated product with one bias, or of cut columns");
   if (!has_bias_ && !has_adapters() && !gate_up.has_adapters())
     return ops::gated_linear(x_mD, gate_up.weight_, weight_,
-                             cut_.columns() ? summing(call) : nullptr, call.hidden());
+                             cut_.columns() ? summing(call) : nullptr, call.hidden(), gate);
   const at::Tensor gate_and_up = gate_up.forward_of_gathered(x_mD, call);
-  if (has_adapters()) return forward(ops::swiglu(gate_and_up), call);
-  const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_);
+  if (has_adapters()) return forward(ops::swiglu(gate_and_up, gate), call);
+  const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_, gate);
   return with_bias(cut_.columns() ? ops::reduce_scatter_rows(y_MN, summing(call)) : y_MN);
 }
 

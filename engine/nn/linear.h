@@ -67,10 +67,10 @@ class Linear {
   /// bias and no adapters.
   [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
                                            ops::Gelu kind, const Call& call = {});
-  /// (silu(gate) * up) weight^T, where gate_up of the rows x of all tensor ranks gives gate, then
+  /// (act(gate) * up) weight^T, where gate_up of the rows x of all tensor ranks gives gate, then
   /// up, [M, 2K]: x [m, D]; both have biases or none, and the columns of gate_up are whole.
   [[nodiscard]] at::Tensor forward_gated(const ops::Measured& x_mD, Linear& gate_up,
-                                         const Call& call = {});
+                                         ops::GateActivation gate, const Call& call = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
   [[nodiscard]] Parameter& weight() { return weight_; }

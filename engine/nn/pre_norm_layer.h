@@ -49,9 +49,16 @@ struct LayerPlace {
   [[nodiscard]] bool joined() const { return tile_rows > 0; }
 };
 
+/// Norms of what the branches make, before that is added; without: it is added as it is.
+template <class Norm>
+struct BranchNorms {
+  std::optional<Norm> attention, mlp;
+};
+
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or with the norms
 /// behind the branches: x + norm(attention(x)), then x + norm(mlp(x)); or parallel:
-/// x + attention(norm(x)) + mlp(other norm(x)). Between layers travel
+/// x + attention(norm(x)) + mlp(other norm(x)); or with norms on both sides of the branches (Gemma
+/// Team 2024, arXiv:2408.00118, sec. 2). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
 /// are one pass. Joined, it is their sum, with the same bits: half the bytes, for one pass more.
 ///
@@ -59,14 +66,16 @@ struct LayerPlace {
 template <class Norm, class FeedForward>
 class PreNormLayer final : public Block {
  public:
-  PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp)
+  PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp,
+               BranchNorms<Norm> behind = {})
       : place_(std::move(place)),
         norm_before_(std::move(before)),
         attention_(std::move(attention)),
         norm_after_(std::move(after)),
-        mlp_(std::move(mlp)) {
+        mlp_(std::move(mlp)),
+        behind_(std::move(behind)) {
     if (place_.scales[0].empty()) return;
-    DSTRAIN_CHECK(!place_.norms_after && !place_.parallel,
+    DSTRAIN_CHECK(!place_.norms_after && !place_.parallel && !behind_.attention,
                   place_.name + ": scaled branches that are parallel or normed");
     for (const std::string& scale : place_.scales) {
       Parameter& parameter = scales_.emplace_back();
@@ -85,6 +94,8 @@ class PreNormLayer final : public Block {
     norm_after_.add_parameters(list);
     mlp_.add_parameters(list);
     for (Parameter& scale : scales_) list.push_back(&scale);
+    for (std::optional<Norm>* norm : {&behind_.attention, &behind_.mlp})
+      if (*norm) (*norm)->add_parameters(list);
     return matrices_first(std::move(list));
   }
 
@@ -113,11 +124,11 @@ class PreNormLayer final : public Block {
                      after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
-    const auto [y_mD, g_mD] = norm_after_.forward(
-        x_mD,
-        kept(attention_.forward({h_mD, before}, samples, batch.sequences, call), samples, 0, call),
-        after);
-    at::Tensor delta_mD = kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call);
+    const at::Tensor attended_mD = normed(
+        behind_.attention, attention_.forward({h_mD, before}, samples, batch.sequences, call));
+    const auto [y_mD, g_mD] = norm_after_.forward(x_mD, kept(attended_mD, samples, 0, call), after);
+    at::Tensor delta_mD = kept(
+        normed(behind_.mlp, feed_forward({g_mD, after}, batch, context, call)), samples, 1, call);
     if (place_.joined()) return {delta_mD.add_(y_mD)};
     return {y_mD, delta_mD};
   }
@@ -138,7 +149,8 @@ class PreNormLayer final : public Block {
       if (tiled(own_rows)) in_mlp = take_tiles(in_mlp_layers, stream, shape.compute_bytes);
     }
     const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
-    const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
+    const Workspace in_attention =
+        attention_.workspace(shape.micro_batch, place_.tokens, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
     // The first norm keeps its sum, which is the input where nothing is added; the second norm's
@@ -172,9 +184,15 @@ class PreNormLayer final : public Block {
     append(std::move(in_attention_layers));
     if (!scales_.empty()) append({scale_cost(0, stream)});
     const Bytes kept_sum = after || (place_.joined() && !parallel) ? stream : 0;
+    // A norm behind a branch keeps what that made.
+    const auto append_behind = [&](const std::optional<Norm>& norm) {
+      if (norm) append({norm->cost(own_rows, stream)});
+    };
+    append_behind(behind_.attention);
     append({norm_after_.cost(own_rows, kept_sum)});
     append(std::move(in_mlp_layers));
     if (!scales_.empty()) append({scale_cost(1, stream)});
+    append_behind(behind_.mlp);
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
@@ -200,7 +218,7 @@ class PreNormLayer final : public Block {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
     }
-    if (after || parallel || !scales_.empty()) {
+    if (after || parallel || behind_.attention || !scales_.empty()) {
       // A branch's output beside its norm's or the scaled one, or one branch's beside the other.
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;
@@ -242,6 +260,10 @@ class PreNormLayer final : public Block {
                          /*input_is_kept=*/place_.norms_after && !place_.joined());
     else
       return mlp_.layers(rows, compute_bytes);
+  }
+
+  [[nodiscard]] static at::Tensor normed(std::optional<Norm>& norm, const at::Tensor& branch_mD) {
+    return norm ? norm->forward(branch_mD, std::nullopt).second : branch_mD;
   }
 
   /// These work on this rank's own rows, and exchange others.
@@ -340,6 +362,7 @@ class PreNormLayer final : public Block {
   Norm norm_after_;
   FeedForward mlp_;
   std::vector<Parameter> scales_;  ///< of both branches, or none
+  BranchNorms<Norm> behind_;
 };
 
 }  // namespace dstrain

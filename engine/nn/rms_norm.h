@@ -8,10 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kernels/parameter.h"
+#include "engine/kernels/ops.h"
 #include "engine/nn/layer_cost.h"
 
 namespace dstrain {
+
+/// The weight of an RMS norm, whose factor starts at one; files name it `name`.
+[[nodiscard]] Parameter rms_weight(const std::string& name, std::int64_t width,
+                                   ops::RmsWeight holds);
 
 /// Root-mean-square norm that adds a pending branch on its way in, so that the sum is read and
 /// written once.
@@ -19,8 +23,9 @@ class RmsNorm {
  public:
   static constexpr int kNumStatistics = 1;  ///< fp32 numbers kept of a row: 1 / root mean square
 
-  /// Files name the tensor PREFIX.weight, [width]; it starts at one.
-  RmsNorm(const std::string& prefix, std::int64_t width, double eps);
+  /// Files name the tensor PREFIX.weight, [width]; its factor starts at one.
+  RmsNorm(const std::string& prefix, std::int64_t width, double eps,
+          ops::RmsWeight holds = ops::RmsWeight::factor);
 
   /// (x + delta, norm(x + delta)); without `delta` the first is x itself. All [M, D]. The norm's
   /// maxima are left in `maxima`, where that is defined (ops::maxima_for).
@@ -41,6 +46,7 @@ class RmsNorm {
  private:
   Parameter weight_;
   double eps_;
+  ops::RmsWeight holds_;
 };
 
 }  // namespace dstrain

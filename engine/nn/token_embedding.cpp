@@ -1,6 +1,7 @@
 #include "engine/nn/token_embedding.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include "engine/comm/communicator.h"
 #include "engine/kernels/tensor/ops_tensor.h"
@@ -32,7 +33,8 @@ TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_siz
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT, const Call& call) {
   const at::Tensor rows = rows_of(tokens_BT, call);
-  return scale_ == 1 ? rows : rows * scale_;
+  if (scale_ == 1) return rows;
+  return rows * at::scalar_tensor(scale_, rows.scalar_type()).item();
 }
 
 at::Tensor TokenEmbedding::rows_of(const at::Tensor& tokens_BT, const Call& call) {

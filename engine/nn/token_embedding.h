@@ -27,7 +27,7 @@ struct TableShape {
 class TokenEmbedding {
  public:
   /// Files name the table PREFIX.weight.
-  /// Its rows are `scale` times those of the table.
+  /// Its rows are `scale`, as their type rounds it, times those of the table.
   TokenEmbedding(const std::string& prefix, std::int64_t vocab_size, std::int64_t width,
                  const InitialWeights& init, const AxisPart& tensor = {}, double scale = 1);
 

@@ -221,4 +221,19 @@ inline constexpr PublishedModel kOlmo2s[] = {
     {"olmo2-32b", {"allenai/OLMo-2-0325-32B"}, decoder(5120, 64, 40, 8, 0, 27648, 100352)},
 };
 
+constexpr ModelSizes gemma2(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                            std::int64_t kv_heads, std::int64_t head_dim, std::int64_t mlp_width) {
+  return decoder(width, layers, heads, kv_heads, head_dim, mlp_width, 256000);
+}
+inline constexpr PublishedModel kGemma2s[] = {
+    {"gemma-2-2b", {"google/gemma-2-2b"}, gemma2(2304, 26, 8, 4, 256, 9216)},
+    {"gemma-2-9b", {"google/gemma-2-9b"}, gemma2(3584, 42, 16, 8, 256, 14336)},
+    {"gemma-2-27b", {"google/gemma-2-27b"}, gemma2(4608, 46, 32, 16, 128, 36864)},
+};
+
+inline constexpr PublishedModel kGemma3s[] = {
+    {"gemma-3-270m", {"google/gemma-3-270m"}, decoder(640, 18, 4, 1, 256, 2048, 262144)},
+    {"gemma-3-1b", {"google/gemma-3-1b-pt"}, decoder(1152, 26, 4, 1, 256, 6912, 262144)},
+};
+
 }  // namespace dstrain

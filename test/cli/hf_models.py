@@ -8,7 +8,7 @@ from text_files import write_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
-    from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
@@ -19,6 +19,7 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=
 # Where the room of an answer passes the original length, transformers changes over when a text does, we begin so.
 PHI3 = dict(tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=None, partial_rotary_factor=0.5,
             rope_scaling=dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[2.0, 3.0]))
+GEMMA = dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=8, bos_token_id=0, eos_token_id=0, pad_token_id=None)
 FAMILIES = {
     "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
     "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
@@ -30,6 +31,8 @@ FAMILIES = {
     "phi3": Phi3Config(**SIZES, **PHI3, original_max_position_embeddings=2, sliding_window=32),
     "phi3_short": Phi3Config(**SIZES | dict(max_position_embeddings=2048), **PHI3, original_max_position_embeddings=512),
     "olmo2": Olmo2Config(**SIZES, bos_token_id=0, eos_token_id=0, pad_token_id=None),
+    "gemma2": Gemma2Config(**SIZES, **GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=1.5),
+    "gemma3": Gemma3TextConfig(**SIZES, **GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     "mixtral": MixtralConfig(**{**SIZES, "intermediate_size": 24}, num_local_experts=4, sliding_window=None),
     "qwen2_moe": Qwen2MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
                                 decoder_sparse_step=1),
@@ -49,7 +52,7 @@ def write_model(folder, config, qwen):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
-            norm = "norm" in name or "ln_f" in name
+            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)

@@ -210,7 +210,8 @@ def check_families(texts, number, files):
         special = [token["content"] for token in json.loads(file)["added_tokens"]]
         samples = Samples(seed, special[:40] + ["<0x41>", "\u2581", " \u2581 "])
         lines = [samples.line() for _ in range(number)]
-        check(name, file, lines + ([*samples.long_lines()] + list(every_character(without={0x1171e})) if MORE else []))
+        check(name, file, lines + ([*samples.long_lines()] + list(every_character(without={0x1171e})) if MORE else []),
+              add_special_tokens="TemplateProcessing" in file)
 
 
 def main():

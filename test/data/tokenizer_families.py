@@ -2,7 +2,7 @@
 
 import json
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SPACE = "\u2581"
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -28,6 +28,16 @@ def sentence_piece(texts, vocab_size, normalizer=None, pre_tokenizer=None, strip
 
 def prepending():
     return normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+
+
+def gemma(texts):
+    """Runs of newlines, of the visible space and some of HTML are tokens by themselves; a text opens with the first special one."""
+    plain = sentence_piece(texts, 3000, normalizers.Replace(" ", SPACE), pre_tokenizers.Split(" ", "merged_with_previous"), strip=False)
+    turns = with_tokens(plain, ["<start_of_turn>", "<end_of_turn>"])
+    runs = [symbol * count for symbol in ("\n", SPACE, "\t") for count in (2, 3, 4, 8)]
+    tokenizer = with_tokens(turns, runs + ["<h1>", "</table>", "<unused0>"], special=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{SPECIAL[1]} $A", special_tokens=[(SPECIAL[1], 1)])
+    return tokenizer
 
 
 def with_tokens(tokenizer, tokens, **options):
@@ -58,7 +68,7 @@ def families(texts):
         "Mistral v0.3": sentence_piece(texts, 3000, pre_tokenizer=pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)),
         "Phi-3.5-mini": phi3,
         "Phi-3.5-mini with normalised tokens": with_tokens(phi3, ["<|x|>", "w\u00f6rd", " n"], normalized=True, special=False),
-        "Gemma": sentence_piece(texts, 3000, normalizers.Replace(" ", SPACE), pre_tokenizers.Split(" ", "merged_with_previous"), strip=False),
+        "Gemma": gemma(texts),
         "SmolLM2": byte_level(texts, 3000, digits),
         "Phi-4, OLMo 2": byte_level(texts, 3000, split),
         "GPT-2": byte_level(texts, 3000, bytes_of(True)),

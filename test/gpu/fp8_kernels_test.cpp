@@ -1,13 +1,13 @@
-#include "engine/kernels/linear/fp8.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
 
 #include "engine/kernels/activation/swiglu.h"
 #include "engine/kernels/kernels.h"
+#include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/reference/reference.h"
@@ -35,7 +35,9 @@ bool same_codes(const at::Tensor& a, const at::Tensor& b) {
   return !a.defined() || a.view(at::kByte).equal(b.view(at::kByte));
 }
 
-TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][kernels][fp8]") {
+TEST_CASE("GPU: a gated product leaves its largest values and writes the same h",
+          "[gpu][kernels][fp8]") {
+  const auto kind = GENERATE(ops::GateActivation::silu, ops::GateActivation::gelu);
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const MatrixSize s =
       GENERATE(MatrixSize{1, 8}, MatrixSize{7, 264}, MatrixSize{591, 1000}, MatrixSize{16, 135'176},
@@ -44,13 +46,15 @@ TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3;
   // The largest value may be anywhere, the last pack included.
   if (GENERATE(false, true)) gate_up[s.rows - 1].slice(0, s.cols - 1, s.cols).fill_(40);
-  const at::Tensor maxima = empty_maxima(), gains = empty_maxima(), h = ops::swiglu_of(gate_up),
-                   measured = ops::swiglu_of(gate_up, maxima, gains);
+  const at::Tensor maxima = empty_maxima(), gains = empty_maxima(),
+                   h = ops::swiglu_of(gate_up, kind),
+                   measured = ops::swiglu_of(gate_up, kind, maxima, gains);
   REQUIRE(measured.equal(h));
   const at::Tensor gate = gate_up.narrow(1, 0, s.cols).to(at::kFloat),
                    up = gate_up.narrow(1, s.cols, s.cols).to(at::kFloat);
-  const at::Tensor gain =
-      (up.abs().max() * kernels::kSiluSlope).maximum((gate * at::sigmoid(gate)).abs().max());
+  const at::Tensor opened =
+      kind == ops::GateActivation::silu ? gate * at::sigmoid(gate) : at::gelu(gate, "tanh");
+  const at::Tensor gain = (up.abs().max() * kernels::gate_slope(kind)).maximum(opened.abs().max());
   REQUIRE(gains.ge(0).all().item<bool>());
   REQUIRE(test::far(gains.max(), gain.cpu(), at::kFloat, 64) == "");
   REQUIRE(maxima.ge(0).all().item<bool>());
@@ -125,7 +129,7 @@ TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
   const MatrixSize s = GENERATE(MatrixSize{16, 16}, MatrixSize{592, 1008}, MatrixSize{2048, 4864});
   CAPTURE(c10::toString(type), s.rows, s.cols);
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3, maxima = empty_maxima(),
-                   h = ops::swiglu_of(gate_up, maxima);
+                   h = ops::swiglu_of(gate_up, ops::GateActivation::silu, maxima);
   const auto found = ops::quantize(h, Fp8Format::e4m3, Sides::both),
              known = ops::quantize(h, Fp8Format::e4m3, Sides::both, {.maxima = maxima});
   REQUIRE(known.scale.equal(found.scale));
@@ -133,8 +137,9 @@ TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
   REQUIRE(same_codes(known.columns, found.columns));
 }
 
-TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for bit",
+TEST_CASE("GPU: a gated product's gradients in codes equal backward and quantize bit for bit",
           "[gpu][kernels][fp8]") {
+  const auto gate = GENERATE(ops::GateActivation::silu, ops::GateActivation::gelu);
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const MatrixSize s =
       GENERATE(MatrixSize{16, 16}, MatrixSize{144, 272}, MatrixSize{592, 1008},
@@ -144,9 +149,9 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for 
   CAPTURE(c10::toString(type), s.rows, s.cols, static_cast<int>(sides), again);
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 2,
                    dh = normal({s.rows, s.cols}, type) * 1e-3;
-  const ops::SwigluGradients plain = ops::swiglu_gradients(gate_up, dh, true);
+  const ops::SwigluGradients plain = ops::swiglu_gradients(gate_up, gate, dh, true);
   const at::Tensor maxima = empty_maxima(), gains = empty_maxima();
-  (void)ops::swiglu_of(gate_up, maxima, gains);
+  (void)ops::swiglu_of(gate_up, gate, maxima, gains);
   const at::Tensor bound = ops::maxima_of(dh).max() * gains.max();
   REQUIRE(bound.ge(plain.gate_up.abs().max() * (1 - 0x1p-7)).item<bool>());  // rounded, too
   const auto both =
@@ -155,7 +160,7 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for 
              h = ops::quantize(plain.h, Fp8Format::e4m3, Sides::columns);
   for (int run = 0; run < 2; ++run) {
     const ops::SwigluCodes codes =
-        ops::swiglu_codes(gate_up, gains, dh, sides, again ? h.scale : at::Tensor());
+        ops::swiglu_codes(gate_up, gate, gains, dh, sides, again ? h.scale : at::Tensor());
     REQUIRE(codes.gate_up.scale.equal(both.scale));
     REQUIRE(same_codes(codes.gate_up.rows, both.rows));
     REQUIRE(same_codes(codes.gate_up.columns, both.columns));
@@ -163,7 +168,9 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward and quantize bit for 
   }
 }
 
-TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][kernels][fp8]") {
+TEST_CASE("GPU: a gated product's gradients in codes are near their reference",
+          "[gpu][kernels][fp8]") {
+  const auto gate = GENERATE(kernels::GateActivation::silu, kernels::GateActivation::gelu);
   const MatrixSize s = GENERATE(MatrixSize{16, 16}, MatrixSize{144, 272});
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   CAPTURE(c10::toString(type), s.rows, s.cols);
@@ -187,7 +194,8 @@ TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][ke
                            .cols = s.cols,
                            .dtype = ops::kernel_dtype(t[0]),
                            .partial = test::fp32(t[2]),
-                           .gains = test::fp32(t[3])};
+                           .gains = test::fp32(t[3]),
+                           .gate = gate};
   };
   const auto most = [&](const Tensors& t) {
     return kernels::AbsMax{.x = test::in(t[1]),
@@ -207,7 +215,8 @@ TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][ke
                                 .h_t = ops::code_bytes(t[8]),
                                 .rows = s.rows,
                                 .cols = s.cols,
-                                .dtype = ops::kernel_dtype(t[0])};
+                                .dtype = ops::kernel_dtype(t[0]),
+                                .gate = gate};
   };
   kernels::reference::swiglu(forward(host));
   kernels::reference::abs_max(most(host));

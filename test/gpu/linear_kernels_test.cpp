@@ -105,11 +105,13 @@ TEST_CASE("GPU: scaled columns and the gradient of the scale equal their referen
       kernels::cuda::column_scale_backward, kernels::reference::column_scale_backward);
 }
 
-TEST_CASE("GPU: SwiGLU equals its reference, and backward gives h bit for bit", "[gpu][kernels]") {
+TEST_CASE("GPU: gated products equal their reference, and backward gives h bit for bit",
+          "[gpu][kernels]") {
+  const auto gate = GENERATE(kernels::GateActivation::silu, kernels::GateActivation::gelu);
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::int64_t rows = GENERATE(1, 7, 591), cols = GENERATE(1, 10, 64, 1000, 11008);
   const bool again = GENERATE(true, false);
-  CAPTURE(c10::toString(type), rows, cols, again);
+  CAPTURE(c10::toString(type), rows, cols, again, static_cast<int>(gate));
   test::Random random(2);
   const at::Tensor gate_up = random({rows, 2 * cols}, type) * 3, h = random({rows, cols}, type);
   const auto forward = [&](const Tensors& t) {
@@ -117,7 +119,8 @@ TEST_CASE("GPU: SwiGLU equals its reference, and backward gives h bit for bit", 
                            .h = out(t[1]),
                            .rows = rows,
                            .cols = cols,
-                           .dtype = ops::kernel_dtype(t[0])};
+                           .dtype = ops::kernel_dtype(t[0]),
+                           .gate = gate};
   };
   const auto backward = [&](const Tensors& t) {
     return kernels::SwigluBackward{.gate_up = in(t[0]),
@@ -126,7 +129,8 @@ TEST_CASE("GPU: SwiGLU equals its reference, and backward gives h bit for bit", 
                                    .h = again ? out(t[3]) : nullptr,
                                    .rows = rows,
                                    .cols = cols,
-                                   .dtype = ops::kernel_dtype(t[0])};
+                                   .dtype = ops::kernel_dtype(t[0]),
+                                   .gate = gate};
   };
   compare({gate_up, h}, 1, 8, forward, kernels::cuda::swiglu, kernels::reference::swiglu);
   compare({gate_up, h, gate_up, h}, 2, 8, backward, kernels::cuda::swiglu_backward,

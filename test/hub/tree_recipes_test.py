@@ -69,6 +69,10 @@ def model_of(name):
                                                                     partial_rotary_factor=0.5, sliding_window=1024))
     if name.startswith("OLMo-2"):
         return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common, **layers, bos_token_id=0, eos_token_id=0, pad_token_id=0))
+    if name.startswith("gemma-2"):
+        return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**common, **layers, head_dim=16, query_pre_attn_scalar=16))
+    if name.startswith("gemma-3"):
+        return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**common, **layers, head_dim=16, query_pre_attn_scalar=16))
     if name.startswith("vit-"):
         return transformers.ViTForImageClassification(transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                                              intermediate_size=64, image_size=32, patch_size=16, num_labels=7))

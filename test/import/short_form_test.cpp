@@ -78,6 +78,8 @@ TEST_CASE("a model's name, other name, family or beginning is the recipe", "[imp
       {"smollm2", "zero2", "smollm/smollm2-135m_squad.yaml"},
       {"mistral", "zero1", "mistral/mistral-7b-v0.3_squad_lora.yaml"},
       {"olmo2", "zero2", "olmo/olmo2-1b_squad.yaml"},
+      {"gemma-3", "zero2", "gemma/gemma-3-270m_squad.yaml"},
+      {"gemma-2", "zero1", "gemma/gemma-2-2b_squad_lora.yaml"},
       {"phi-4-mini", "zero1", "phi/phi-4-mini_squad_lora.yaml"},
       {"quickstart", "zero3", "quickstart.yaml"},
       {"recipes/cnn/vgg16_random_ddp.yaml", "zero3", "cnn/vgg16_random_ddp.yaml"}};

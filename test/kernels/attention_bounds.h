@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/ones_like.h>
 
 #include <vector>
 
@@ -54,11 +55,16 @@ enum class Biases { none, to_scores, in_heads };
   return rounded(viewed(sum(grouped, 1), [](const at::Tensor& t) { return t.squeeze(1); }), dtype);
 }
 
-/// Scores [H, T, T], before the mask: q k^T / sqrt(d) + slope (key - query).
-[[nodiscard]] inline Bounded scores_of(const Bounded& q, const Bounded& k, Biases biases,
-                                       at::ScalarType dtype) {
+/// tanh(x), whose derivative is at most one.
+[[nodiscard]] inline Bounded bent(const Bounded& x) {
+  const at::Tensor value = at::tanh(x.value);
+  return {value, x.error + value.abs() * 0x1p-21};
+}
+
+/// Scores [H, T, T], before the mask and the cap: q k^T times the scale + slope (key - query).
+[[nodiscard]] inline Bounded scores_of(const Bounded& q, const Bounded& k, double scale,
+                                       Biases biases, at::ScalarType dtype) {
   const std::int64_t heads = q.value.size(0), tokens = q.value.size(1), dim = q.value.size(2);
-  const double scale = 1 / std::sqrt(static_cast<double>(dim));
   Bounded scores = rounded(product(q, transposed(k)), dtype) * scale;
   if (biases == Biases::none) return scores;
   const at::Tensor places = at::arange(tokens, at::kDouble),
@@ -101,7 +107,13 @@ enum class Biases { none, to_scores, in_heads };
   const auto repeat = [&](const at::Tensor& t) { return t.repeat_interleave(sharers, 0); };
   k = viewed(k, repeat), v = viewed(v, repeat);
 
-  Bounded scores = scores_of(q, k, biases, dtype);
+  const double scale = shape.score_scale();
+  Bounded scores = scores_of(q, k, scale, biases, dtype), slopes(at::ones_like(scores.value));
+  if (shape.softcap > 0) {
+    const Bounded found = bent(scores * (1 / shape.softcap));
+    scores = found * shape.softcap;
+    slopes = slopes - found * found;
+  }
   at::Tensor seen = at::ones({tokens, tokens}, at::kDouble);
   if (shape.causal) seen = seen.tril();
   if (shape.window > 0) seen = seen.triu(1 - shape.window);
@@ -123,8 +135,7 @@ enum class Biases { none, to_scores, in_heads };
   const Bounded d_out(dy.view({tokens, heads, dim}).transpose(0, 1));
   const Bounded dv = blockwise(transposed(narrow_again), d_out, dtype, blocks);
   const Bounded d_weights = rounded(product(d_out, transposed(v)), dtype);
-  const Bounded d_scores = rounded(again * (d_weights - sum(d_out * out, 2)), dtype);
-  const double scale = 1 / std::sqrt(static_cast<double>(dim));
+  const Bounded d_scores = rounded(again * (d_weights - sum(d_out * out, 2)) * slopes, dtype);
   Bounded dq = rounded(blockwise(d_scores, k, dtype, blocks) * scale, dtype),
           dk = rounded(blockwise(transposed(d_scores), q, dtype, blocks) * scale, dtype);
   dk = over_sharers(dk, kv_heads, dtype);

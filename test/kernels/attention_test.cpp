@@ -8,6 +8,7 @@
 #include "engine/base/index.h"
 #include "engine/kernels/attention/attention_backends.h"
 #include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/composed_attention.h"
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
@@ -61,6 +62,30 @@ std::vector<Model> models(at::Device device) {
               .causal = true,
               .rope_theta = 1e4,
               .rotary = 96}},
+            {"Gemma 3 1B, short window",
+             {.heads = 4,
+              .kv_heads = 1,
+              .head_dim = 256,
+              .causal = true,
+              .rope_theta = 1e4,
+              .window = 100}},
+            {"Gemma 2 2B, low caps",
+             {.heads = 8,
+              .kv_heads = 4,
+              .head_dim = 256,
+              .causal = true,
+              .rope_theta = 1e4,
+              .scale = 0.05,
+              .softcap = 2}},
+            {"Gemma 2 27B, low caps, short window",
+             {.heads = 32,
+              .kv_heads = 16,
+              .head_dim = 128,
+              .causal = true,
+              .rope_theta = 1e4,
+              .window = 100,
+              .scale = 1.0 / 12,
+              .softcap = 2}},
             {"BLOOM-560m", bloom(16, 64)},
             {"BLOOM-3b", bloom(32, 80)},
             {"BLOOM-7b1", bloom(32, 128)}};
@@ -75,6 +100,18 @@ std::vector<Model> models(at::Device device) {
       {"linear", {.heads = 6, .kv_heads = 6, .head_dim = 8, .causal = true, .alibi = true}},
       {"window",
        {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4, .window = 6}},
+      {"scale", {.heads = 3, .kv_heads = 3, .head_dim = 8, .causal = true, .scale = 0.6}},
+      {"soft caps", {.heads = 3, .kv_heads = 3, .head_dim = 8, .causal = true, .softcap = 1.5}},
+      {"soft caps of all keys", {.heads = 3, .kv_heads = 3, .head_dim = 8, .softcap = 1.5}},
+      {"soft caps and window",
+       {.heads = 4,
+        .kv_heads = 2,
+        .head_dim = 16,
+        .causal = true,
+        .rope_theta = 1e4,
+        .window = 6,
+        .scale = 0.4,
+        .softcap = 1.5}},
       {"part of a head turns",
        {.heads = 4,
         .kv_heads = 2,
@@ -339,6 +376,52 @@ TEST_CASE("a GPU attends within windows by libraries that have them", "[kernels]
     CHECK(ops::gpu_backend(at::kBFloat16, shape, size, packed, hopper) == ops::Backend::flash);
     CHECK(ops::gpu_backend(at::kBFloat16, shape, size, packed, {}) == ops::Backend::efficient);
     CHECK(ops::gpu_backend(at::kFloat, shape, size, packed, hopper) == ops::Backend::efficient);
+  }
+}
+
+TEST_CASE("soft caps of scores are taken by our own products alone", "[kernels][cpu]") {
+  const GpuLimits hopper{.major = 9, .flash_attention = true};
+  for (const auto type : {at::kFloat, at::kBFloat16})
+    for (const bool packed : {false, true})
+      for (const std::int64_t window : {0, 100})
+        CHECK(ops::gpu_backend(type,
+                               {.heads = 8,
+                                .kv_heads = 4,
+                                .head_dim = 64,
+                                .causal = true,
+                                .window = window,
+                                .softcap = 50},
+                               {.tokens = 64, .width = 64}, packed,
+                               hopper) == ops::Backend::composed);
+}
+
+TEST_CASE("queries of long samples attend some after the others", "[kernels][cpu]") {
+  // 3 queries at once, then 2; a window that begins in the middle, and sequences that end there.
+  CHECK(ops::composed_queries(8, 4096, 4096) == 1024);
+  CHECK(ops::composed_queries(1 << 14, 5, 600) == 3);
+  CHECK(ops::composed_queries(1 << 25, 5, 600) == 1);
+  const ops::AttentionShape shape{.batch = 1,
+                                  .heads = 64,
+                                  .kv_heads = 32,
+                                  .head_dim = 8,
+                                  .causal = true,
+                                  .window = 700,
+                                  .softcap = 1.5};
+  constexpr std::int64_t kTokens = 1000;
+  REQUIRE(ops::composed_queries(shape.heads, kTokens, kTokens) < kTokens);
+  test::Random random(3);
+  const at::Tensor qkv = random({kTokens, shape.qkv_width()}),
+                   dy = random({kTokens, shape.width()});
+  for (const Lengths& lengths : {Lengths{kTokens}, Lengths{300, 1, 699}}) {
+    const ops::Sequences sequences =
+        lengths.size() > 1 ? test::pack(lengths, 2, at::kCPU) : ops::Sequences{};
+    const at::Tensor x = test::leaf(qkv), x64 = test::exact(qkv);
+    const at::Tensor y = ops::attention(x.clone(), shape, sequences),
+                     y64 = test::plain_attention(x64, shape, lengths);
+    y.backward(dy);
+    y64.backward(dy.to(at::kDouble));
+    CHECK(test::relative_error(y, y64) < 1e-6);
+    CHECK(test::relative_error(x.grad(), x64.grad()) < 1e-6);
   }
 }
 

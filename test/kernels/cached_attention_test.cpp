@@ -10,7 +10,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 
-#include <cmath>
 #include <vector>
 
 #include "engine/kernels/attention/attention_heads.h"
@@ -40,6 +39,15 @@ const AttentionShape kCachedShapes[] = {
      .rope_theta = 1e4,
      .rotary = 8,
      .window = 4},
+    {.batch = 1,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .causal = true,
+     .rope_theta = 1e4,
+     .window = 5,
+     .scale = 0.4,
+     .softcap = 1.5},
     {.batch = 1,
      .heads = 4,
      .kv_heads = 2,
@@ -117,6 +125,16 @@ const AttentionShape kSharedHeads[] = {
     {.heads = 14, .kv_heads = 7, .head_dim = 64, .causal = true, .rope_theta = 1e4},
     {.heads = 12, .kv_heads = 1, .head_dim = 96, .causal = true, .rope_theta = 1e4},
     {.heads = 4, .kv_heads = 2, .head_dim = 256, .causal = true, .rope_theta = 1e4},
+    {.heads = 4, .kv_heads = 1, .head_dim = 256, .causal = true, .rope_theta = 1e4, .window = 9},
+    {.heads = 8, .kv_heads = 4, .head_dim = 128, .causal = true, .window = 500},
+    {.heads = 8,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .causal = true,
+     .rope_theta = 1e4,
+     .window = 600,
+     .scale = 0.05,
+     .softcap = 2},
     {.heads = 12,
      .kv_heads = 12,
      .head_dim = 80,
@@ -148,11 +166,13 @@ at::Tensor defined_attention(const at::Tensor& rows, const AttentionShape& shape
        .capacity = keys.size(1),
        .blocks = {.splits = 1, .warps = 8},
        .layout = layout,
-       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+       .scale = static_cast<float>(shape.score_scale()),
        .alibi = shape.alibi,
        .first_head = shape.first_head,
        .model_heads = shape.slopes_of(),
-       .dtype = ops::kernel_dtype(rows)});
+       .dtype = ops::kernel_dtype(rows),
+       .window = shape.window,
+       .softcap = static_cast<float>(shape.softcap)});
   return out.to(at::kDouble);
 }
 

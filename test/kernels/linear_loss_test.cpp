@@ -1,5 +1,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -96,6 +97,35 @@ TEST_CASE("linear_cross_entropy equals that of ATen with its gradients, and in e
   REQUIRE(ops::linear_cross_entropy(x, table, c.labels, c.weights, evaluated).equal(evaluated[0]));
   REQUIRE(evaluated.equal(c.totals));
   REQUIRE(table.gradient.equal(gradient));
+}
+
+TEST_CASE("logits are capped softly, and gradients go through the caps", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  const auto dtype =
+      GENERATE_COPY(from_range(test::multiplied(device, {at::kFloat, at::kBFloat16})));
+  CAPTURE(device.str(), c10::toString(dtype));
+  constexpr double kCap = 3;
+  test::Random random(1, device);
+  const at::Tensor x = leaf(random({300, 24}, dtype)), x64 = exact(x);
+  Parameter table = random.parameter({50, 24}, dtype);
+  const at::Tensor table64 = exact(table.value);
+  const LinearLossCase c(random, 300, 50);
+  const at::Tensor logits = at::tanh(at::mm(x64, table64.t()) / kCap) * kCap;
+  const at::Tensor each = at::cross_entropy_loss(logits, c.labels.cpu(), {}, at::Reduction::None);
+  const at::Tensor loss = (each * c.weights.cpu().to(at::kDouble)).sum();
+  (loss * 3).backward();
+  (ops::linear_cross_entropy(x, table, c.labels, c.weights, c.totals, ops::LogitRows::few, kCap) *
+   3)
+      .backward();
+  const double allowed = 8 * test::unit_roundoff(dtype);
+  REQUIRE(test::relative_error(c.totals[0], loss) < allowed);
+  REQUIRE(test::relative_error(x.grad(), x64.grad()) < allowed);
+  REQUIRE(test::relative_error(table.gradient, table64.grad()) < allowed);
+  const at::Tensor evaluated = at::zeros_like(c.totals);
+  const c10::AutoGradMode off(false);
+  (void)ops::linear_cross_entropy(x, table, c.labels, c.weights, evaluated, ops::LogitRows::few,
+                                  kCap);
+  REQUIRE(evaluated.equal(c.totals));
 }
 
 TEST_CASE("chunks of rows change nothing but the order of sums", "[kernels][cpu]") {

@@ -217,6 +217,20 @@ TEST_CASE("swiglu_linear equals its formula and gradients, the weight frozen or 
   if (!frozen) REQUIRE(far(weight.gradient, weight64.grad(), test::weight_gradient(dy, h)) == "");
 }
 
+TEST_CASE("a gate opens by GELU, too", "[kernels][cpu]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  test::Random random(5);
+  const at::Tensor gate_up = leaf(random({19, 2 * 12}, dtype)), dy = random({19, 12}, dtype);
+  const at::Tensor gate_up64 = exact(gate_up);
+  const at::Tensor y = ops::swiglu(gate_up, ops::GateActivation::gelu);
+  y.backward(dy);
+  const at::Tensor y64 = at::gelu(gate_up64.narrow(1, 0, 12), "tanh") * gate_up64.narrow(1, 12, 12);
+  y64.backward(dy.to(at::kDouble));
+  const double allowed = 2 * test::unit_roundoff(dtype) + 0x1p-22;
+  REQUIRE(test::relative_error(y, y64) < allowed);
+  REQUIRE(test::relative_error(gate_up.grad(), gate_up64.grad()) < allowed);
+}
+
 TEST_CASE("swiglu_linear and swiglu with linear are the same", "[kernels][cpu]") {
   test::Random random(6);
   const at::Tensor a = leaf(random({9, 16})), b = leaf(a), dy = random({9, 4});
@@ -242,8 +256,9 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
       GENERATE(std::tuple{48, 16, 32}, std::tuple{48, 16, 24}, std::tuple{64, 48, 24},
                std::tuple{208, 96, 160}, std::tuple{2048, 896, 4864});
   const auto keep = GENERATE(ops::Keep::nothing, ops::Keep::input);
+  const auto gate = GENERATE(ops::GateActivation::silu, ops::GateActivation::gelu);
   CAPTURE(device.str(), c10::toString(dtype), fp8, train_both, train_down, input, rows, hidden,
-          keep);
+          keep, gate);
   if (!train_both && !train_down && !input) return;
   if (!test::worth_it(device, rows * hidden)) return;
   if (fp8 && dtype == at::kFloat && device.is_cuda()) return;  // 16-bit types only
@@ -260,8 +275,8 @@ TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 
     if (!train_down) freeze(down);
     at::Tensor y;
     for (int step = 0; step < 2; ++step) {
-      y = in_one ? ops::gated_linear(x, both, down, nullptr, keep)
-                 : ops::swiglu_linear(ops::linear(x, both, nullptr), down);
+      y = in_one ? ops::gated_linear(x, both, down, nullptr, keep, gate)
+                 : ops::swiglu_linear(ops::linear(x, both, nullptr), down, gate);
       y.backward(dy);
     }
     return test::Tensors{y.detach(), x.grad(), both.gradient, down.gradient};

@@ -51,6 +51,17 @@ TEST_CASE("add_rms_norm is transformers' Qwen2RMSNorm of the sum, bit for bit", 
   REQUIRE(alone.equal(transformers_norm(x, weight.value)));
 }
 
+TEST_CASE("weights that lack one make transformers' Gemma3RMSNorm", "[kernels][cpu]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  test::Random random(1);
+  const at::Tensor x = random({23, 40}, dtype), wide = x.to(at::kFloat);
+  Parameter weight = random.parameter({40}, dtype);
+  const at::Tensor y =
+      ops::add_rms_norm(x, std::nullopt, weight, kEps, {}, ops::RmsWeight::less_one).second;
+  const at::Tensor normed = wide * at::rsqrt(wide.pow(2).mean(-1, true) + kEps);
+  REQUIRE(y.equal((normed * (1.0 + weight.value.to(at::kFloat))).to(dtype)));
+}
+
 TEST_CASE("add_rms_norm's gradients are those of the formula, residual included", "[kernels]") {
   const auto device = GENERATE(from_range(test::devices()));
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
@@ -251,8 +262,10 @@ TEST_CASE("RMS norm and its gradients equal their reference", "[kernels][referen
                               RowsSize{2200, 2048}, RowsSize{33, 3072}, RowsSize{301, 3584},
                               RowsSize{7, 4096}, RowsSize{40, 6136}, RowsSize{267, 8192});
   const bool residual = GENERATE(false, true), frozen = GENERATE(false, true);
+  const auto holds = GENERATE(ops::RmsWeight::factor, ops::RmsWeight::less_one);
+  const bool less_one = holds == ops::RmsWeight::less_one;
   if (!test::worth_it(device, s.rows * s.dim)) return;
-  CAPTURE(device.str(), c10::toString(type), s.rows, s.dim, residual, frozen);
+  CAPTURE(device.str(), c10::toString(type), s.rows, s.dim, residual, frozen, less_one);
   NormInputs in(s, type, residual);
   in.weight.trainable = !frozen;
   const at::Tensor sum = residual ? at::empty_like(in.x) : in.x, y = at::empty_like(in.x),
@@ -269,7 +282,8 @@ TEST_CASE("RMS norm and its gradients equal their reference", "[kernels][referen
                                     .dim = s.dim,
                                     .eps = static_cast<float>(kEps),
                                     .dtype = ops::kernel_dtype(in.x),
-                                    .maxima = maxima.mutable_data_ptr<float>()});
+                                    .maxima = maxima.mutable_data_ptr<float>(),
+                                    .less_one = less_one});
   REQUIRE(maxima.max().equal(y.abs().max().to(at::kFloat)));
   kernels::reference::add_rms_norm_backward({.sum = sum.const_data_ptr(),
                                              .weight = in.weight.value.const_data_ptr(),
@@ -281,12 +295,13 @@ TEST_CASE("RMS norm and its gradients equal their reference", "[kernels][referen
                                              .partial = nullptr,
                                              .rows = s.rows,
                                              .dim = s.dim,
-                                             .dtype = ops::kernel_dtype(in.x)});
+                                             .dtype = ops::kernel_dtype(in.x),
+                                             .less_one = less_one});
   require_near(device, in, {sum, y, dx, dweight},
-               [](const at::Tensor& x, const auto& delta, Parameter& weight, Parameter&) {
-                 return ops::add_rms_norm(x, delta, weight, kEps);
+               [&](const at::Tensor& x, const auto& delta, Parameter& weight, Parameter&) {
+                 return ops::add_rms_norm(x, delta, weight, kEps, {}, holds);
                });
-  if (s.rows * s.dim > 1000 || frozen) return;
+  if (s.rows * s.dim > 1000 || frozen || less_one) return;
   // The reference is within the bound of its formula, too.
   const Bounded in_sum = residual ? rounded(Bounded(in.x) + in.delta, type) : Bounded(in.x);
   const test::NormBounds norm = test::rms_norm(in_sum, in.weight.value, kEps, in.dy, type);

@@ -9,6 +9,7 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
@@ -106,8 +107,8 @@ inline at::Tensor plain_sequence(const at::Tensor& rows, const ops::AttentionSha
   }
   k = k.repeat_interleave(heads / kv_heads, 0);
   v = v.repeat_interleave(heads / kv_heads, 0);
-  at::Tensor scores =
-      at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(shape.head_dim));
+  at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.score_scale();
+  if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
   if (shape.alibi) {
     const at::Tensor places = at::arange(tokens, rows.options());
     scores = scores + plain_slopes(heads).view({heads, 1, 1}) * places;

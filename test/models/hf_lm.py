@@ -15,7 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
+    from transformers import (AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Olmo2Config,
+                              Phi3Config, Qwen2Config, Qwen3Config)
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -34,6 +35,9 @@ LONGROPE = dict(rope_type="longrope", rope_theta=100.0, short_factor=[1.0, 1.1],
 # No row of the table goes without its gradient, as that of pad_token_id does in transformers.
 PHI3 = dict(QWEN2, pad_token_id=None, bos_token_id=0, eos_token_id=0)
 NEOX = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
+GEMMA = dict(PHI3, head_dim=12, query_pre_attn_scalar=20)
+LOCAL, WHOLE = "sliding_attention", "full_attention"
+TWO_ROPES = {WHOLE: dict(rope_type="linear", rope_theta=1000.0, factor=4.0), LOCAL: dict(rope_type="default", rope_theta=50.0)}
 CASES = {
     "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
     "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
@@ -53,6 +57,13 @@ CASES = {
     "mistral, wide heads": MistralConfig(**QWEN2, head_dim=12, sliding_window=None, rms_norm_eps=1e-5),
     "olmo2": Olmo2Config(**PHI3, tie_word_embeddings=False),
     "olmo2, tied, own keys": Olmo2Config(**{**PHI3, "num_key_value_heads": 4}, tie_word_embeddings=True),
+    "gemma2": Gemma2Config(**GEMMA, sliding_window=4, attn_logit_softcapping=2.0, final_logit_softcapping=1.5),
+    "gemma2, no caps": Gemma2Config(**GEMMA | dict(num_key_value_heads=1), attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=40,
+                                    layer_types=[WHOLE, LOCAL, LOCAL], tie_word_embeddings=False),
+    "gemma3": Gemma3TextConfig(**GEMMA, sliding_window=4, layer_types=[LOCAL, WHOLE, LOCAL]),
+    "gemma3, scaled": Gemma3TextConfig(**GEMMA | dict(num_key_value_heads=1), sliding_window=5, layer_types=[WHOLE, LOCAL, WHOLE],
+                                       rope_parameters=TWO_ROPES, rms_norm_eps=1e-5, tie_word_embeddings=False),
+    "gemma3, final cap": Gemma3TextConfig(**GEMMA, sliding_window=40, final_logit_softcapping=1.5),
     "phi3": Phi3Config(**PHI3, tie_word_embeddings=False),
     "phi3, window": Phi3Config(**PHI3, sliding_window=6),
     "phi3, part turns, short": Phi3Config(**PHI3, tie_word_embeddings=True, max_position_embeddings=64, original_max_position_embeddings=16,
@@ -69,7 +80,8 @@ def random_model(config):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
-            norm = "norm" in name or "ln_f" in name
+            # Those of Gemma hold the factor less one.
+            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
     return model
 
@@ -278,6 +290,16 @@ def earlier_config(folder):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def earlier_gemma3(folder):
+    """As Google's files: one base by itself, the other and the types of layers by keys of their own."""
+    config = json.loads((folder / "config.json").read_text())
+    rope, types = config.pop("rope_parameters"), config.pop("layer_types")
+    assert types == [LOCAL, WHOLE, LOCAL]
+    config |= dict(rope_theta=rope[WHOLE]["rope_theta"], rope_local_base_freq=rope[LOCAL]["rope_theta"], sliding_window_pattern=2,
+                   rope_scaling=dict(rope_type="linear", factor=8.0), torch_dtype=config.pop("dtype"), cache_implementation="hybrid")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def earlier_neox(folder):
     """As EleutherAI's files: positions by other keys, and buffers of the class of 2022."""
     config = json.loads((folder / "config.json").read_text())
@@ -305,10 +327,11 @@ def ungrouped_config(folder):
 
 
 def check_published(probe, name, config, folder, change):
-    """The same logits from a folder as it is published."""
+    """The same logits from a folder as it is published, which transformers reads, too."""
     model = random_model(config)
     model.save_pretrained(folder / "theirs")
     change(folder / "theirs")
+    model = AutoModelForCausalLM.from_pretrained(folder / "theirs", attn_implementation="eager", dtype=torch.float32).eval()
     data = make_data(config.vocab_size)
     save_file({**{key: value.float() for key, value in data.items()},
                "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
@@ -371,6 +394,8 @@ def main():
                                      ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
                                      ("llama, published", CASES["llama, tied, scaled"], earlier_config),
                                      ("gpt_neox, published", CASES["gpt_neox"], earlier_neox),
+                                     ("gemma2, published", CASES["gemma2"], earlier_config),
+                                     ("gemma3, published", CASES["gemma3"], earlier_gemma3),
                                      ("mistral, published", CASES["mistral, window"], earlier_config),
                                      ("phi3, published", CASES["phi3, part turns, long"], earlier_config),
                                      ("llama, of 2023", LlamaConfig(**{**QWEN2, "num_key_value_heads": 4}), ungrouped_config)):

@@ -18,7 +18,7 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import (CLIPConfig, CLIPForImageClassification, DeiTConfig, DeiTForImageClassification, Dinov2Config, Dinov2ForImageClassification,
                               SiglipConfig, SiglipForImageClassification)
-    from transformers import (BloomConfig, BloomForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+    from transformers import (BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                               Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
@@ -42,9 +42,12 @@ DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_k
 QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
 MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "gpt_neox": GPTNeoXForCausalLM, "qwen2": Qwen2ForCausalLM,
         "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM,
-        "olmo2": Olmo2ForCausalLM, "deit": DeiTForImageClassification, "dinov2": Dinov2ForImageClassification,
+        "olmo2": Olmo2ForCausalLM, "gemma2": Gemma2ForCausalLM, "gemma3_text": Gemma3ForCausalLM,
+        "deit": DeiTForImageClassification, "dinov2": Dinov2ForImageClassification,
         "clip": CLIPForImageClassification, "siglip": SiglipForImageClassification}
 IMAGES = {"vit", "deit", "dinov2", "clip", "siglip"}
+GEMMA = dict(DECODER, head_dim=12, query_pre_attn_scalar=20, sliding_window=4, pad_token_id=None)
+GEMMA2, GEMMA3 = Gemma2Config(**GEMMA), Gemma3TextConfig(**GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
 OLMO2 = Olmo2Config(**DECODER, pad_token_id=None)
 NEOX = GPTNeoXConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
 MISTRAL, PHI3 = MistralConfig(**DECODER, sliding_window=4), Phi3Config(**DECODER, pad_token_id=None)
@@ -78,6 +81,9 @@ CASES = {
     "mistral": (MISTRAL, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "phi3": (PHI3, 8, 16, ["qkv_proj", "o_proj"], [], []),
     "olmo2, all maps": (OLMO2, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ["*_proj"], ["q_norm"]),
+    "gemma2": (GEMMA2, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "gemma3, all maps": (GEMMA3, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ["all-linear"],
+                         ["pre_feedforward_layernorm"]),
     "phi3, all maps": (PHI3, 2, 4, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"], ["*_proj"], ["model.norm"]),
     "bloom, table": (BLOOM, 4, 8, ["query_key_value"], [], ["word_embeddings"]),
     "qwen2, table": (QWEN2, 4, 8, ["q_proj", "v_proj"], ["q_proj", "v_proj"], ["embed_tokens"]),
@@ -93,7 +99,7 @@ def random_model(config):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
-            norm = "norm" in name or "ln_f" in name
+            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") or name.endswith("lambda1") else spread)
     return model
 

@@ -80,6 +80,11 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("allenai/OLMo-2-1124-7B") == 7'298'617'344);
   CHECK(num_parameters("olmo2-13b") == 13'716'198'400);
   CHECK(num_parameters("olmo2-32b") == 32'234'279'936);
+  CHECK(num_parameters("google/gemma-2-2b") == 2'614'341'888);
+  CHECK(num_parameters("gemma-2-9b") == 9'241'705'984);
+  CHECK(num_parameters("gemma-2-27b") == 27'227'128'320);
+  CHECK(num_parameters("gemma-3-270m") == 268'098'176);
+  CHECK(num_parameters("google/gemma-3-1b-pt") == 999'885'952);
   CHECK(num_parameters("mixtral-8x7b") == 46'702'792'704);
   CHECK(num_parameters("mistralai/Mixtral-8x22B-v0.1") == 140'630'071'296);
   CHECK(num_parameters("phi-3-mini-4k") == 3'821'079'552);

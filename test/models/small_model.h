@@ -114,6 +114,20 @@ inline ModelConfig small_olmo2_config() {
   return config;
 }
 
+/// A Gemma 2 of two layers, with soft caps.
+inline ModelConfig small_gemma2_config() {
+  ModelConfig config = small_qwen3_config();
+  config.name = "gemma-2-2b";
+  return config;
+}
+
+/// A Gemma 3 of two layers.
+inline ModelConfig small_gemma3_config() {
+  ModelConfig config = small_qwen3_config();
+  config.name = "gemma-3-270m";
+  return config;
+}
+
 /// A Phi-3 of two layers, with joined tensors and heads of which a part turns.
 inline ModelConfig small_phi3_config() {
   ModelConfig config = small_qwen2_config();

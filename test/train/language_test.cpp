@@ -35,7 +35,7 @@ Recipe language_recipe(const std::string& model, const std::vector<std::string>&
   if (model.starts_with("phi") || model.starts_with("olmo2")) {
     all.push_back("optimizer.no_decay=[\"*norm*\"]");
   } else if (model.starts_with("qwen3") || model.starts_with("llama") ||
-             model.starts_with("mistral")) {
+             model.starts_with("mistral") || model.starts_with("gemma")) {
     all.insert(all.end(), {"model.head_dim=16", "optimizer.no_decay=[\"*norm*\"]"});
   } else {
     all.push_back("optimizer.no_decay=[\"*norm*\", \"*.bias\"]");
@@ -68,10 +68,10 @@ std::vector<double> losses(const std::string& model, int ranks,
 
 TEST_CASE("a language model has the losses of one rank under every strategy", "[train][parity]") {
   // Tied head (a group of two blocks), untied head, ALiBi with a tied head, norms of queries and
-  // keys, scaled rotary positions, joined tensors.
-  const std::string model =
-      GENERATE(as<std::string>(), "qwen2.5-0.5b", "qwen2.5-7b", "bloom-560m", "qwen3-0.6b",
-               "llama-3.1-8b", "mistral-7b-v0.3", "phi-4-mini", "pythia-160m", "olmo2-7b");
+  // keys, scaled rotary positions, joined tensors, norms on both sides, soft caps.
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "qwen2.5-7b", "bloom-560m",
+                                     "qwen3-0.6b", "llama-3.1-8b", "mistral-7b-v0.3", "phi-4-mini",
+                                     "pythia-160m", "olmo2-7b", "gemma-3-270m", "gemma-2-2b");
   const std::vector<double> expected = losses(model, 1, {});
   CHECK(std::abs(expected.front() - std::log(97)) < 0.1);  // random weights know nothing
   const int stage = GENERATE(0, 1, 2, 3);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "engine/kernels/activation/gelu.cuh"
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/device.cuh"
 
@@ -29,10 +30,6 @@ std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
 namespace cuda {
 namespace {
 
-struct Activated {
-  float y, slope;  ///< GELU of x, and its derivative
-};
-
 /// By the normal distribution: exact for fp32; for 16-bit types one exponential serves distribution
 /// and density (Abramowitz & Stegun 7.1.26, error below 2e-7, far under their rounding), since GELU
 /// is otherwise bound by arithmetic.
@@ -52,22 +49,6 @@ __device__ Activated gelu_by_erf(float x) {
     return {fmaf(-fabsf(x), tail, fmaxf(x, 0.0f)),
             (x > 0 ? 1.0f - tail : tail) + x * kPdf0 * exponential};
   }
-}
-
-/// By sigmoid(2u), which is 0.5 (1 + tanh(u)).
-template <typename T>
-__device__ Activated gelu_by_tanh(float x) {
-  constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2/pi)
-  const float square = x * x;
-  const float u2 = kTwice * x * (1.0f + kCubic * square);
-  float share;
-  if constexpr (std::is_same_v<T, float>) {
-    share = 1.0f / (1.0f + expf(-u2));
-  } else {
-    share = reciprocal_of(1.0f + exp2_of(-kLog2E * u2));
-  }
-  const float y = x * share;
-  return {y, share + y * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
 }
 
 template <typename T>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/kernels/activation/gate.h"
 #include "engine/kernels/dtype.h"
 
 /// Activations with their bias, dropout, and sums over rows: arguments, the GPU version and the
@@ -79,8 +80,7 @@ struct PartialSums {
   std::int64_t rows, cols;
 };
 
-/// h = silu(gate) * up, silu(x) = x / (1 + exp(-x)); one rounding. Shazeer 2020, arXiv:2002.05202,
-/// eq. 5.
+/// h = act(gate) * up; one rounding. Shazeer 2020, arXiv:2002.05202, eq. 5.
 struct Swiglu {
   const void* gate_up;  ///< [rows, 2 cols]: of each row gate, then up
   void* h;              ///< [rows, cols]
@@ -90,11 +90,15 @@ struct Swiglu {
   /// a multiple of 8.
   float* partial = nullptr;
   /// [kAbsMaxPartials], largest factor by which backward may multiply an element of h's gradient,
-  /// of each part: kSiluSlope |up| for the gate, |silu(gate)| for up. Null: not wanted; only with
+  /// of each part: gate_slope |up| for the gate, |act(gate)| for up. Null: not wanted; only with
   /// `partial`.
   float* gains = nullptr;
+  GateActivation gate = GateActivation::silu;
 };
-inline constexpr float kSiluSlope = 1.1f;  ///< above the largest derivative of silu, 1.0998
+/// Above the largest derivative of the activation, 1.0998 of silu and 1.1290 of GELU.
+[[nodiscard]] constexpr float gate_slope(GateActivation gate) {
+  return gate == GateActivation::silu ? 1.1f : 1.13f;
+}
 
 /// The gradient of gate and up, and h once more, in one pass.
 struct SwigluBackward {
@@ -104,6 +108,7 @@ struct SwigluBackward {
   void* h;             ///< bit for bit what forward gave; null: not wanted
   std::int64_t rows, cols;
   DType dtype;
+  GateActivation gate = GateActivation::silu;
 };
 
 /// What SwigluBackward, then Quantize of grad_gate_up in e5m2 and of h in e4m3 give, bit for bit,
@@ -123,6 +128,7 @@ struct SwigluCodes {
   std::uint8_t* h_t;        ///< [cols, rows]; null: not wanted
   std::int64_t rows, cols;  ///< multiples of 16
   DType dtype;
+  GateActivation gate = GateActivation::silu;
 };
 
 /// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and

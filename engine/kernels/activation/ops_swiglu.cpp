@@ -2,6 +2,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <fmt/format.h>
@@ -22,11 +24,25 @@ using torch::autograd::variable_list;
 
 using kernels::Fp8Format;
 
-at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima, const at::Tensor& gains) {
+namespace {
+
+/// The activation of a gate in fp32 by ATen, and the gradient through it.
+at::Tensor activated(const at::Tensor& gate, GateActivation kind) {
+  return kind == GateActivation::silu ? at::silu(gate) : at::gelu(gate, "tanh");
+}
+at::Tensor through(const at::Tensor& grad, const at::Tensor& gate, GateActivation kind) {
+  return kind == GateActivation::silu ? at::silu_backward(grad, gate)
+                                      : at::gelu_backward(grad, gate, "tanh");
+}
+
+}  // namespace
+
+at::Tensor swiglu_of(const at::Tensor& gate_up, GateActivation gate, const at::Tensor& maxima,
+                     const at::Tensor& gains) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat);
-    return (at::silu(both.narrow(1, 0, cols)) * both.narrow(1, cols, cols))
+    return (activated(both.narrow(1, 0, cols), gate) * both.narrow(1, cols, cols))
         .to(gate_up.scalar_type());
   }
   at::Tensor h = at::empty({rows, cols}, gate_up.options());
@@ -36,18 +52,21 @@ at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima, const 
                          .cols = cols,
                          .dtype = kernel_dtype(gate_up),
                          .partial = fp32_or_null(maxima),
-                         .gains = fp32_or_null(gains)},
+                         .gains = fp32_or_null(gains),
+                         .gate = gate},
                         current_stream());
   return h;
 }
 
-SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
+SwigluGradients swiglu_gradients(const at::Tensor& gate_up, GateActivation kind,
+                                 const at::Tensor& dh, bool again) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat), dh32 = dh.to(at::kFloat);
     const at::Tensor gate = both.narrow(1, 0, cols), up = both.narrow(1, cols, cols);
-    const at::Tensor grad = at::cat({at::silu_backward(dh32 * up, gate), dh32 * at::silu(gate)}, 1);
-    return {grad.to(gate_up.scalar_type()), again ? swiglu_of(gate_up) : at::Tensor()};
+    const at::Tensor grad =
+        at::cat({through(dh32 * up, gate, kind), dh32 * activated(gate, kind)}, 1);
+    return {grad.to(gate_up.scalar_type()), again ? swiglu_of(gate_up, kind) : at::Tensor()};
   }
   SwigluGradients out{at::empty_like(gate_up), again ? at::empty_like(dh) : at::Tensor()};
   kernels::cuda::swiglu_backward({.gate_up = gate_up.const_data_ptr(),
@@ -56,7 +75,8 @@ SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh
                                   .h = again ? out.h.mutable_data_ptr() : nullptr,
                                   .rows = rows,
                                   .cols = cols,
-                                  .dtype = kernel_dtype(gate_up)},
+                                  .dtype = kernel_dtype(gate_up),
+                                  .gate = kind},
                                  current_stream());
   return out;
 }
@@ -64,21 +84,21 @@ SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh
 namespace {
 
 /// kernels::Swiglu::gains, on the CPU.
-at::Tensor largest_gain(const at::Tensor& gate_up) {
+at::Tensor largest_gain(const at::Tensor& gate_up, GateActivation gate) {
   const std::int64_t cols = gate_up.size(1) / 2;
   const at::Tensor both = gate_up.to(at::kFloat);
-  return (both.narrow(1, cols, cols).abs().max() * kernels::kSiluSlope)
-      .maximum(at::silu(both.narrow(1, 0, cols)).abs().max());
+  return (both.narrow(1, cols, cols).abs().max() * kernels::gate_slope(gate))
+      .maximum(activated(both.narrow(1, 0, cols), gate).abs().max());
 }
 
 }  // namespace
 
-SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& gains, const at::Tensor& dh,
-                         Sides sides, const at::Tensor& h_scale) {
+SwigluCodes swiglu_codes(const at::Tensor& gate_up, GateActivation gate, const at::Tensor& gains,
+                         const at::Tensor& dh, Sides sides, const at::Tensor& h_scale) {
   const bool again = h_scale.defined();
   if (!gate_up.is_cuda()) {
-    const SwigluGradients plain = swiglu_gradients(gate_up, dh, again);
-    const at::Tensor bound = dh.to(at::kFloat).abs().max() * largest_gain(gate_up);
+    const SwigluGradients plain = swiglu_gradients(gate_up, gate, dh, again);
+    const at::Tensor bound = dh.to(at::kFloat).abs().max() * largest_gain(gate_up, gate);
     SwigluCodes out{.gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides, {.maxima = bound}),
                     .h = {}};
     if (again)
@@ -100,32 +120,47 @@ SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& gains, con
                                .h_t = code_bytes(out.h),
                                .rows = rows,
                                .cols = cols,
-                               .dtype = kernel_dtype(dh)},
+                               .dtype = kernel_dtype(dh),
+                               .gate = gate},
                               current_stream());
   return out;
 }
 
 namespace {
 
+/// Kept from forward to backward.
+void keep_gate(AutogradContext* context, GateActivation gate) {
+  context->saved_data["gate"] = static_cast<std::int64_t>(gate);
+}
+GateActivation kept_gate(AutogradContext* context) {
+  return static_cast<GateActivation>(context->saved_data.at("gate").toInt());
+}
+
 struct Swiglu : torch::autograd::Function<Swiglu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            GateActivation gate) {
     const at::Tensor gate_up = dense(input);
     context->save_for_backward({gate_up});
-    return swiglu_of(gate_up);
+    keep_gate(context, gate);
+    return swiglu_of(gate_up, gate);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {swiglu_gradients(context->get_saved_variables()[0], dense(grads[0]), false).gate_up};
+    const SwigluGradients made = swiglu_gradients(
+        context->get_saved_variables()[0], kept_gate(context), dense(grads[0]), /*again=*/false);
+    return {made.gate_up, {}};
   }
 };
 
 struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* weight) {
+                            const std::optional<at::Tensor>&, Parameter* weight,
+                            GateActivation gate) {
     const at::Tensor gate_up = dense(input);
     const at::Tensor maxima = maxima_for(*weight, gate_up);
     const LinearOutput out =
-        apply_linear({swiglu_of(gate_up, maxima), maxima}, *weight, nullptr, Keep::nothing);
+        apply_linear({swiglu_of(gate_up, gate, maxima), maxima}, *weight, nullptr, Keep::nothing);
     context->save_for_backward({gate_up, out.scale, out.weight_scale});
+    keep_gate(context, gate);
     keep(context, "weight", weight);
     return out.y;
   }
@@ -135,30 +170,31 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor &gate_up = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
     const LinearGradient dy(grads[0], weight, nullptr, /*for_input=*/true);
-    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(saved[2]), weight.trainable);
+    SwigluGradients gradients =
+        swiglu_gradients(gate_up, kept_gate(context), dy.input(saved[2]), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
       if (scale.defined())
         h = quantize(h, Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
       dy.add_to_parameters(h, scale);
     }
-    return {gradients.gate_up, {}, {}};
+    return {gradients.gate_up, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
+at::Tensor swiglu(const at::Tensor& gate_up, GateActivation gate) {
   DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0,
                 fmt::format("swiglu: gate_up {}", shape_of(gate_up)));
-  return Swiglu::apply(gate_up);
+  return Swiglu::apply(gate_up, gate);
 }
 
-at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight) {
+at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight, GateActivation gate) {
   DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) == 2 * columns_of(weight),
                 fmt::format("swiglu_linear: gate_up {}, weight {}", shape_of(gate_up),
                             shape_of(weight.value)));
-  return SwigluLinear::apply(gate_up, anchor_for(gate_up, weight.trainable), &weight);
+  return SwigluLinear::apply(gate_up, anchor_for(gate_up, weight.trainable), &weight, gate);
 }
 
 }  // namespace dstrain::ops

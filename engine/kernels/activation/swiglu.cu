@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr std::int64_t kMostRows = 65535;  // of a grid
 
-template <typename T, int V>
+template <typename T, int V, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(const Swiglu a) {
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -21,12 +21,12 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const Swiglu a) {
     load<T, V>(a.gate_up, row * 2 * packs + pack).unpack(gate);
     load<T, V>(a.gate_up, (row * 2 + 1) * packs + pack).unpack(up);
 #pragma unroll
-    for (int i = 0; i < V; ++i) gate[i] = gated<T>(gate[i], up[i]);
+    for (int i = 0; i < V; ++i) gate[i] = activated<T, kActivation>(gate[i]).y * up[i];
     store(a.h, row * packs + pack, Pack<T, V>::of(gate));
   }
 }
 
-template <typename T, int V>
+template <typename T, int V, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const SwigluBackward a) {
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const SwigluB
     load<T, V>(a.grad_h, row * packs + pack).unpack(grad);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const GatedGradient made = gated_gradient<T>(gate[i], up[i], grad[i]);
+      const GatedGradient made = gated_gradient<T, kActivation>(gate[i], up[i], grad[i]);
       gate[i] = made.gate;
       up[i] = made.up;
       h[i] = made.h;
@@ -57,31 +57,35 @@ void launch(const Args& args, const Launch& kernel) {
   const bool packed = args.cols % kPack == 0;
   const dim3 grid(blocks_for(args.cols / (packed ? kPack : 1), kThreads),
                   static_cast<unsigned>(std::min(args.rows, kMostRows)));
-  with_type(args.dtype, [&](auto zero) { kernel(zero, grid, packed); });
+  with_type(args.dtype, [&](auto zero) {
+    with_gate(args.gate, [&](auto gate) { kernel(zero, gate, grid, packed); });
+  });
 }
 
 }  // namespace
 
 void swiglu(const Swiglu& args, cudaStream_t stream) {
   if (args.partial != nullptr) return swiglu_measured(args, stream);
-  launch(args, [&](auto zero, dim3 grid, bool packed) {
+  launch(args, [&](auto zero, auto gate, dim3 grid, bool packed) {
     using T = decltype(zero);
+    constexpr GateActivation kActivation = decltype(gate)::value;
     if (packed) {
-      swiglu_kernel<T, kPack><<<grid, kThreads, 0, stream>>>(args);
+      swiglu_kernel<T, kPack, kActivation><<<grid, kThreads, 0, stream>>>(args);
     } else {
-      swiglu_kernel<T, 1><<<grid, kThreads, 0, stream>>>(args);
+      swiglu_kernel<T, 1, kActivation><<<grid, kThreads, 0, stream>>>(args);
     }
   });
   check_launch("swiglu");
 }
 
 void swiglu_backward(const SwigluBackward& args, cudaStream_t stream) {
-  launch(args, [&](auto zero, dim3 grid, bool packed) {
+  launch(args, [&](auto zero, auto gate, dim3 grid, bool packed) {
     using T = decltype(zero);
+    constexpr GateActivation kActivation = decltype(gate)::value;
     if (packed) {
-      swiglu_backward_kernel<T, kPack><<<grid, kThreads, 0, stream>>>(args);
+      swiglu_backward_kernel<T, kPack, kActivation><<<grid, kThreads, 0, stream>>>(args);
     } else {
-      swiglu_backward_kernel<T, 1><<<grid, kThreads, 0, stream>>>(args);
+      swiglu_backward_kernel<T, 1, kActivation><<<grid, kThreads, 0, stream>>>(args);
     }
   });
   check_launch("swiglu_backward");

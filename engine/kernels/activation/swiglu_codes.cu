@@ -50,7 +50,7 @@ __device__ void store_max(float most, float* partial) {
   if (threadIdx.x == 0) partial[blockIdx.x] = most;
 }
 
-template <typename T>
+template <typename T, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu a) {
   const std::int64_t packs = a.cols / kPack;
   float most = 0, gain = 0;
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu 
       ups[k].unpack(up);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        const float activated = silu<T>(gate[i]);
-        gain = fmaxf(gain, fmaxf(kSiluSlope * fabsf(up[i]), fabsf(activated)));
-        gate[i] = activated * up[i];
+        const float opened = activated<T, kActivation>(gate[i]).y;
+        gain = fmaxf(gain, fmaxf(gate_slope(kActivation) * fabsf(up[i]), fabsf(opened)));
+        gate[i] = opened * up[i];
         most = fmaxf(most, fabsf(gate[i]));
       }
       store(a.h, at_h[k], Pack<T>::of(gate));
@@ -98,7 +98,7 @@ __device__ void round_to(float (&x)[kPack]) {
 }
 
 /// A block has one tile of gate, of up and of h.
-template <typename T>
+template <typename T, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_codes_kernel(const SwigluCodes a) {
   enum Part { kGate, kUp, kHidden, kParts };
   __shared__ float shared[kWarp];
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_codes_kernel(const SwigluCode
     load<T, kPack>(a.grad_h, at_h).unpack(grad);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
-      const GatedGradient made = gated_gradient<T>(gate[k], up[k], grad[k]);
+      const GatedGradient made = gated_gradient<T, kActivation>(gate[k], up[k], grad[k]);
       gate[k] = made.gate;
       up[k] = made.up;
       grad[k] = made.h;
@@ -163,8 +163,10 @@ void require_multiple(const char* kernel, std::int64_t cols, std::int64_t unit) 
 void swiglu_measured(const Swiglu& args, cudaStream_t stream) {
   require_multiple("swiglu", args.cols, kPack);
   with_type(args.dtype, [&](auto zero) {
-    swiglu_measured_kernel<decltype(zero)>
-        <<<static_cast<unsigned>(kAbsMaxPartials), kThreads, 0, stream>>>(args);
+    with_gate(args.gate, [&](auto gate) {
+      swiglu_measured_kernel<decltype(zero), decltype(gate)::value>
+          <<<static_cast<unsigned>(kAbsMaxPartials), kThreads, 0, stream>>>(args);
+    });
   });
   check_launch("swiglu");
 }
@@ -174,7 +176,10 @@ void swiglu_codes(const SwigluCodes& args, cudaStream_t stream) {
   require_multiple("swiglu_codes", args.cols, kStrip);
   const dim3 grid(blocks_for(args.cols, kTileCols), blocks_for(args.rows, kCodeRows));
   with_type(args.dtype, [&](auto zero) {
-    swiglu_codes_kernel<decltype(zero)><<<grid, kThreads, 0, stream>>>(args);
+    with_gate(args.gate, [&](auto gate) {
+      swiglu_codes_kernel<decltype(zero), decltype(gate)::value>
+          <<<grid, kThreads, 0, stream>>>(args);
+    });
   });
   check_launch("swiglu_codes");
 }

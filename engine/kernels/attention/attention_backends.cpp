@@ -7,7 +7,6 @@
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/attention/composed_attention.h"
 #include "engine/kernels/attention/cudnn_attention.h"
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/gpu.h"
@@ -50,20 +50,6 @@ Heads with_shared_keys(const Heads& grads, const Heads& in) {
     return x.reshape({x.size(0), kv_heads, heads / kv_heads, x.size(2), x.size(3)}).sum(2);
   };
   return {grads[0], sum(grads[1]), sum(grads[2])};
-}
-
-at::Tensor count_to(std::int64_t end, const at::Tensor& like) {
-  return at::arange(end, like.options().dtype(at::kInt));
-}
-
-/// Row of each query among the keys.
-at::Tensor query_places(const Heads& in, const Masking& masking) {
-  const std::int64_t queries = in[0].size(2), keys = in[1].size(2);
-  const at::Tensor rows = count_to(queries, in[0]);
-  if (!masking.query_starts.defined()) return rows + (keys - queries);
-  const at::Tensor next = at::searchsorted(masking.query_starts, rows, true, /*right=*/true);
-  const at::Tensor behind = masking.sequences.starts - masking.query_starts;
-  return rows + behind.index_select(0, next);
 }
 
 /// One packed sequence's part of the token axis, or all of it; the CPU takes them one by one.
@@ -436,6 +422,7 @@ bool attends_by_own_kernels(const AttentionShape& shape, std::int64_t tokens, st
 
 Backend gpu_backend(at::ScalarType type, const AttentionShape& shape, const HeadsSize& size,
                     bool packed, const GpuLimits& limits) {
+  if (shape.softcap > 0) return Backend::composed;
   if (type == at::kFloat) return Backend::efficient;
   if (!packed && own_kernels_attend(shape, size.tokens, size.width, limits)) return Backend::own;
   if (!limits.flash_attention) return Backend::efficient;
@@ -445,7 +432,7 @@ Backend gpu_backend(at::ScalarType type, const AttentionShape& shape, const Head
 
 Backend backend_for(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t width,
                     bool packed) {
-  if (!qkv.is_cuda()) return Backend::cpu;
+  if (!qkv.is_cuda()) return shape.softcap > 0 ? Backend::composed : Backend::cpu;
   return gpu_backend(qkv.scalar_type(), shape,
                      {.tokens = qkv.size(0) / shape.batch, .width = width}, packed,
                      kernels::cuda::gpu_limits());
@@ -463,6 +450,8 @@ Attended attend(Backend backend, const Heads& in, const Masking& masking) {
       return forward_efficient(in, masking);
     case Backend::own:
       return forward_own(in, masking);
+    case Backend::composed:
+      return attend_composed(in, masking);
   }
   throw Error(ErrorKind::internal, "unknown attention backend");
 }
@@ -489,6 +478,8 @@ Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads
       return backward_efficient(saved, grad, in, masking);
     case Backend::own:
       return backward_own(saved, grad, in, masking, places, column_sums);
+    case Backend::composed:
+      return attend_composed_backward(saved, grad, in, masking);
   }
   throw Error(ErrorKind::internal, "unknown attention backend");
 }

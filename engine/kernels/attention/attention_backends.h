@@ -9,7 +9,7 @@
 /// layers.
 namespace dstrain::ops {
 
-enum class Backend : std::int64_t { cpu, cudnn, flash, efficient, own };
+enum class Backend : std::int64_t { cpu, cudnn, flash, efficient, own, composed };
 
 /// What a backend does with its heads. There may be fewer queries than keys: they are the last of
 /// their sequence then, which matters where attention is causal.
@@ -18,6 +18,7 @@ struct Masking {
   std::int64_t window = 0;            ///< AttentionShape::window
   std::optional<Slopes> biases = {};  ///< linear ones; flash attention has them in its heads
   double scale = 0;
+  double softcap = 0;            ///< AttentionShape::softcap; the composed one knows it alone
   Sequences sequences = {};      ///< of the keys; packed: heads are those of one sample
   at::Tensor query_starts = {};  ///< packed: as sequences.starts, of the queries
   std::int64_t longest_query = 0;

@@ -139,20 +139,19 @@ Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape, const Se
   const at::Tensor query = at::empty({rows, shape.heads, wide}, qkv.options()),
                    key = at::empty({rows, shape.kv_heads, wide}, qkv.options());
   const at::Tensor value = values_too ? at::empty_like(key) : at::Tensor();
-  const kernels::StretchHeads args{
-      .qkv = qkv.const_data_ptr(),
-      .positions = positions_of(sequences),
-      .query = query.mutable_data_ptr(),
-      .key = key.mutable_data_ptr(),
-      .value = values_too ? value.mutable_data_ptr() : nullptr,
-      .rows = rows,
-      .tokens = rows / batch,
-      .stretched = wide,
-      .layout = layout_of(shape),
-      .inverse_scale = static_cast<float>(std::sqrt(static_cast<double>(shape.head_dim))),
-      .dtype = kernel_dtype(qkv),
-      .first_head = shape.first_head,
-      .model_heads = shape.slopes_of()};
+  const kernels::StretchHeads args{.qkv = qkv.const_data_ptr(),
+                                   .positions = positions_of(sequences),
+                                   .query = query.mutable_data_ptr(),
+                                   .key = key.mutable_data_ptr(),
+                                   .value = values_too ? value.mutable_data_ptr() : nullptr,
+                                   .rows = rows,
+                                   .tokens = rows / batch,
+                                   .stretched = wide,
+                                   .layout = layout_of(shape),
+                                   .inverse_scale = static_cast<float>(1 / shape.score_scale()),
+                                   .dtype = kernel_dtype(qkv),
+                                   .first_head = shape.first_head,
+                                   .model_heads = shape.slopes_of()};
   if (qkv.is_cuda()) {
     kernels::cuda::stretch_heads(args, current_stream());
   } else {

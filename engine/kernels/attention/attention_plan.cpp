@@ -1,6 +1,5 @@
 #include "engine/kernels/attention/attention_plan.h"
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,8 @@ Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t l
 Masking Plan::masking(const Sequences& sequences) const {
   Masking masking{.causal = shape.causal,
                   .window = shape.window,
-                  .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
+                  .scale = shape.score_scale(),
+                  .softcap = shape.softcap,
                   .sequences = sequences};
   if (shape.alibi && (!stretched || cudnn_adds_biases)) masking.biases = slopes_of(shape);
   return masking;
@@ -80,36 +80,39 @@ void Plan::save(torch::autograd::AutogradContext* context) const {
                                                           shape.rotary,
                                                           shape.window};
   const RopeScaling& scaling = shape.rope_scaling;
-  std::vector<double> rope = {shape.rope_theta,    scaling.factor,    scaling.low_factor,
-                              scaling.high_factor, scaling.positions, scaling.amplitude};
+  std::vector<double> numbers = {shape.rope_theta,    scaling.factor,    scaling.low_factor,
+                                 scaling.high_factor, scaling.positions, scaling.amplitude,
+                                 shape.scale,         shape.softcap};
   for (const auto* divisors : {&scaling.short_divisors, &scaling.long_divisors})
-    rope.insert(rope.end(), divisors->begin(), divisors->end());
-  context->saved_data["rope"] = std::move(rope);
+    numbers.insert(numbers.end(), divisors->begin(), divisors->end());
+  context->saved_data["numbers"] = std::move(numbers);
 }
 
 Plan Plan::load(torch::autograd::AutogradContext* context) {
   const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
-  const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
-  constexpr std::ptrdiff_t kNumbers = 6;
-  const auto short_divisors = rope.begin() + kNumbers,
-             long_divisors = short_divisors + (std::ssize(rope) - kNumbers) / 2;
+  const std::vector<double> numbers = context->saved_data.at("numbers").toDoubleVector();
+  constexpr std::ptrdiff_t kNumbers = 8;
+  const auto short_divisors = numbers.begin() + kNumbers,
+             long_divisors = short_divisors + (std::ssize(numbers) - kNumbers) / 2;
   Plan plan{.shape = {.batch = all[0],
                       .heads = all[1],
                       .kv_heads = all[2],
                       .head_dim = all[3],
                       .interleaved = all[4] != 0,
                       .causal = all[5] != 0,
-                      .rope_theta = rope[0],
-                      .rope_scaling = {.factor = rope[1],
-                                       .low_factor = rope[2],
-                                       .high_factor = rope[3],
-                                       .positions = rope[4],
+                      .rope_theta = numbers[0],
+                      .rope_scaling = {.factor = numbers[1],
+                                       .low_factor = numbers[2],
+                                       .high_factor = numbers[3],
+                                       .positions = numbers[4],
                                        .short_divisors = {short_divisors, long_divisors},
-                                       .long_divisors = {long_divisors, rope.end()},
-                                       .amplitude = rope[5]},
+                                       .long_divisors = {long_divisors, numbers.end()},
+                                       .amplitude = numbers[5]},
                       .rotary = all[13],
                       .alibi = all[6] != 0,
                       .window = all[14],
+                      .scale = numbers[6],
+                      .softcap = numbers[7],
                       .first_head = all[10],
                       .model_heads = all[11]},
             .cudnn_adds_biases = all[12] != 0,

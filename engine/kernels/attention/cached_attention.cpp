@@ -7,10 +7,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/base/error.h"
 #include "engine/kernels/attention/attention_heads.h"
@@ -48,7 +48,9 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
                          const Sequences& sequences, const CachedRows& rows) {
   const kernels::HeadLayout layout = cached_layout(shape);
   const std::int64_t count = qkv.size(0);
-  const kernels::CachedBlocks blocks = kernels::cached_blocks(count, layout, sequences.longest);
+  const std::int64_t keys =
+      shape.window > 0 ? std::min(shape.window, sequences.longest) : sequences.longest;
+  const kernels::CachedBlocks blocks = kernels::cached_blocks(count, layout, keys);
   const at::Tensor table = shape.rope_theta > 0
                                ? rotary_table(qkv.device(), shape, rows.cache.keys.size(1))
                                : at::Tensor();
@@ -70,31 +72,22 @@ at::Tensor attend_on_gpu(const at::Tensor& qkv, const AttentionShape& shape,
        .capacity = rows.cache.keys.size(1),
        .blocks = blocks,
        .layout = layout,
-       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+       .scale = static_cast<float>(shape.score_scale()),
        .alibi = shape.alibi,
        .first_head = shape.first_head,
        .model_heads = shape.slopes_of(),
-       .dtype = kernel_dtype(qkv)},
+       .dtype = kernel_dtype(qkv),
+       .window = shape.window,
+       .softcap = static_cast<float>(shape.softcap)},
       current_stream());
   return out;
-}
-
-/// The device's kernel sees all that is kept.
-void require_no_window(const AttentionShape& shape, const Sequences& sequences) {
-  if (shape.window == 0 || sequences.longest <= shape.window) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("on a GPU dstrain writes no answers behind {} tokens, prompt included, "
-                          "with a model whose attention sees the last {} only (sliding_window of "
-                          "config.json)",
-                          shape.window, shape.window),
-              "ask for fewer tokens, or answer on the CPU");
 }
 
 /// Row by row, by ATen's products in fp32.
 at::Tensor attend_on_cpu(const at::Tensor& qkv, const AttentionShape& shape,
                          const Sequences& sequences, const CachedRows& rows) {
   const std::int64_t group = shape.heads / shape.kv_heads;
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const double scale = shape.score_scale();
   const at::Tensor queries = split_heads(qkv, shape, sequences)[0].select(0, 0);  // [heads, M, d]
   const at::Tensor out = at::empty({qkv.size(0), shape.width()}, qkv.options());
   for (std::int64_t row = 0; row < qkv.size(0); ++row) {
@@ -112,6 +105,7 @@ at::Tensor attend_on_cpu(const at::Tensor& qkv, const AttentionShape& shape,
         queries.select(1, row).view({shape.kv_heads, group, shape.head_dim}).to(at::kFloat);
     at::Tensor scores = at::matmul(
         query * scale, kept(rows.cache.keys).transpose(1, 2));  // [kv_heads, group, keys]
+    if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
     if (shape.alibi) {
       const at::Tensor places = at::arange(position + 1, scores.options());
       scores += linear_biases(places.narrow(0, position, 1), places,
@@ -153,7 +147,6 @@ at::Tensor cached_attention(const at::Tensor& input, const AttentionShape& shape
   const at::NoGradGuard no_gradients;
   const at::Tensor qkv = dense(input);
   const bool on_gpu = !rows.whole && qkv.is_cuda();
-  if (on_gpu) require_no_window(shape, sequences);
   // The kernel turns whole heads itself.
   if (on_gpu && shape.turning() == shape.head_dim)
     return attend_on_gpu(qkv, shape, sequences, rows);

@@ -71,9 +71,9 @@ __device__ float sum_of_lanes(float x) {
   return x;
 }
 
-/// One block has a run of a row's keys and one query head; kLanes lanes, which have a pack of a head
-/// each, take keys by turns with others. The block whose run has the row's own key takes that from
-/// qkv, and the one with the first query head that shares it stores it.
+/// One block has a run of a row's keys and one query head; kLanes lanes, which have a pack of a
+/// head each, take keys by turns with others. The block whose run has the row's own key takes that
+/// from qkv, and the one with the first query head that shares it stores it.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const CachedAttention a) {
   constexpr int kWarps = kThreads / kWarp, kSlices = kThreads / kLanes;
@@ -84,8 +84,9 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
   const std::int64_t row = blockIdx.z, head = blockIdx.y;
   const std::int64_t group = a.layout.heads / a.layout.kv_heads, kv_head = head / group;
   const int position = a.positions[row], splits = static_cast<int>(a.blocks.splits);
-  const int run = (position + splits) / splits;  // of position + 1 keys, rounded up
-  const int begin = static_cast<int>(blockIdx.x) * run;
+  const int oldest = first_key(a, position);
+  const int run = (position - oldest + splits) / splits;  // of the keys that it sees, rounded up
+  const int begin = oldest + static_cast<int>(blockIdx.x) * run;
   const int end = begin + run < position ? begin + run : position;  // of the keys before its own
   const bool has_own = begin <= position && position < begin + run;
 
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
       const int key = from + u * kSlices + slice;
       float elements[kPack];
       keys[u].unpack(elements);
-      const float score = sum_of_lanes<kLanes>(dot(query, elements));
+      const float score = capped(a, sum_of_lanes<kLanes>(dot(query, elements)));
       scores[u] = key < end ? score + slope * static_cast<float>(key - position) : -INFINITY;
       larger = fmaxf(larger, scores[u]);
     }
@@ -137,13 +138,13 @@ __global__ void __launch_bounds__(kThreads) cached_attention_kernel(const Cached
     Pack<T> key{}, value{};
     if (active) {
       key = turned_pack<T>(a, row, {1, kv_head}, lane, position);
-      value = load<T, kPack>(
-          a.qkv, (row * a.layout.slots() + a.layout.slot({2, kv_head})) * packs + lane);
+      value = load<T, kPack>(a.qkv,
+                             (row * a.layout.slots() + a.layout.slot({2, kv_head})) * packs + lane);
     }
     float of_key[kPack], of_value[kPack];
     key.unpack(of_key);
     value.unpack(of_value);
-    const float score = sum_of_lanes<kLanes>(dot(query, of_key));
+    const float score = capped(a, sum_of_lanes<kLanes>(dot(query, of_key)));
     if (slice == 0) {
       if (score > found.max) found.rescale(score);
       found.add(score, of_value);

@@ -9,6 +9,16 @@ namespace dstrain::kernels::cuda {
 /// Attention to a cache by tensor cores, for 16-bit elements that they multiply.
 void cached_attention_products(const CachedAttention& args, cudaStream_t stream);
 
+/// The first key that a row at `position` sees.
+__device__ inline int first_key(const CachedAttention& a, int position) {
+  const int window = static_cast<int>(a.window);
+  return window > 0 && position >= window ? position + 1 - window : 0;
+}
+
+__device__ inline float capped(const CachedAttention& a, float score) {
+  return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
 __device__ inline float slope_of_head(std::int64_t head, std::int64_t heads) {
   const int count = static_cast<int>(heads), own = static_cast<int>(head);
   const int power = 1 << (31 - __clz(count));

@@ -47,8 +47,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
   const int heads = static_cast<int>(group - first < kHeads ? group - first : kHeads);
   const std::int64_t head = kv_head * group + first;
   const int position = a.positions[row], splits = static_cast<int>(a.blocks.splits);
-  const int run = (position + splits) / splits;  // of position + 1 keys, rounded up
-  const int begin = static_cast<int>(blockIdx.x) * run;
+  const int oldest = first_key(a, position);
+  const int run = (position - oldest + splits) / splits;  // of the keys that it sees, rounded up
+  const int begin = oldest + static_cast<int>(blockIdx.x) * run;
   const int end = begin + run < position + 1 ? begin + run : position + 1;
 
   const std::int64_t base = static_cast<std::int64_t>(a.slots[row]) * a.capacity;
@@ -70,9 +71,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
 #pragma unroll
       for (int i = 0; i < 2 * kSpans; ++i) {
         const int pack = key_pack(i);
-        tile.keys[half][i] = key < end && key < position && pack < packs
-                                 ? keys[key * stride + pack]
-                                 : uint4{};
+        tile.keys[half][i] =
+            key < end && key < position && pack < packs ? keys[key * stride + pack] : uint4{};
       }
     }
 #pragma unroll
@@ -81,9 +81,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
 #pragma unroll
       for (int j = 0; j < kValuePacks; ++j) {
         const int pack = lane.row * kValuePacks + j;
-        tile.values[i][j] = key < end && key < position && pack < packs
-                                ? values[key * stride + pack]
-                                : uint4{};
+        tile.values[i][j] =
+            key < end && key < position && pack < packs ? values[key * stride + pack] : uint4{};
       }
     }
   };
@@ -104,8 +103,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
     } else if (is_key) {
       found = turned_pack<T>(a, row, {1, kv_head}, pack, position);
     } else {
-      found = load<T, kPack>(
-          a.qkv, (row * a.layout.slots() + a.layout.slot({2, kv_head})) * packs + pack);
+      found = load<T, kPack>(a.qkv,
+                             (row * a.layout.slots() + a.layout.slot({2, kv_head})) * packs + pack);
     }
     shared[which][pack] = reinterpret_cast<const uint4&>(found);
     if (!is_query && pack < packs && first == 0 && begin <= position && position < end)
@@ -119,7 +118,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int own = lane.column + i;
-    slopes[i] = a.alibi && own < heads ? slope_of_head(a.first_head + head + own, a.model_heads) : 0;
+    slopes[i] =
+        a.alibi && own < heads ? slope_of_head(a.first_head + head + own, a.model_heads) : 0;
   }
 
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) cached_products_kernel(const Ca
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = from + lane.row + i / 2 * 8;
-      scores[i] = key < end ? scores[i] * a.scale + slopes[i % 2] * static_cast<float>(key - position)
+      scores[i] = key < end ? capped(a, scores[i] * a.scale) +
+                                  slopes[i % 2] * static_cast<float>(key - position)
                             : -INFINITY;
     }
     float factor[2];

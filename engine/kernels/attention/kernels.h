@@ -122,14 +122,14 @@ inline constexpr std::int64_t kCachedHeads = 8;
   return {std::clamp<std::int64_t>(wanted, 1, kMaxSplits), 8};
 }
 
-/// Softmax attention of the queries of each row to its slot's keys up to its position. The row's own
-/// key and value are those in qkv, and are stored into the cache. Where there is a table, queries
-/// and own keys turn by their positions. The keys of a row are cut into runs, whose results are
-/// joined by their maxima and sums (Dao et al. 2023, "Flash-Decoding").
+/// Softmax attention of the queries of each row to its slot's keys up to its position. The row's
+/// own key and value are those in qkv, and are stored into the cache. Where there is a table,
+/// queries and own keys turn by their positions. The keys of a row are cut into runs, whose results
+/// are joined by their maxima and sums (Dao et al. 2023, "Flash-Decoding").
 struct CachedAttention {
-  const void* qkv;        ///< [rows, layout.width()]
-  void *keys, *values;    ///< as in StoreHeads
-  const float* table;     ///< as in RotateHeads; null: no turn
+  const void* qkv;      ///< [rows, layout.width()]
+  void *keys, *values;  ///< as in StoreHeads
+  const float* table;   ///< as in RotateHeads; null: no turn
   const std::int32_t* slots;
   const std::int32_t* positions;
   void* out;       ///< [rows, heads * head_dim]
@@ -142,6 +142,8 @@ struct CachedAttention {
   std::int64_t first_head;   ///< of the query heads in the model
   std::int64_t model_heads;  ///< that the model has
   DType dtype;
+  std::int64_t window = 0;  ///< keys that a row sees, its own included; 0: all
+  float softcap = 0;        ///< c: scores are c tanh(score / c); 0: as they are
 };
 
 namespace cuda {

@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/attention/attention_plan.h"
+#include "engine/kernels/attention/composed_attention.h"
 #include "engine/kernels/attention/kernels.h"
 #include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/op_context.h"
@@ -124,6 +125,7 @@ void check_attention(const at::Tensor& qkv, const AttentionShape& shape,
                 "attention: rotary positions need pairs of elements");
   DSTRAIN_CHECK(shape.window == 0 || (shape.window > 0 && shape.causal && !shape.alibi),
                 "attention: windows are those of causal models without linear biases");
+  DSTRAIN_CHECK(shape.softcap == 0 || !shape.alibi, "attention: soft caps beside linear biases");
   DSTRAIN_CHECK(!shape.alibi || shape.causal,
                 "attention: linear biases are those of causal models");
   if (qkv.is_cuda() && shape.head_dim % 8 != 0) {
@@ -171,10 +173,19 @@ std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t row
 
 std::int64_t attention_head_groups(const AttentionShape& shape, std::int64_t rows) {
   constexpr std::int64_t kAtOnce = 1 << 18;  // rows times heads: 128 MiB of fp32 with 128 elements
-  if (shape.alibi || !shape.causal || shape.interleaved) return 1;
+  if (shape.alibi || !shape.causal || shape.interleaved || shape.softcap > 0) return 1;
   for (std::int64_t groups = 1; groups < shape.kv_heads; ++groups)
     if (shape.kv_heads % groups == 0 && rows * shape.heads / groups <= kAtOnce) return groups;
   return shape.kv_heads;
+}
+
+std::int64_t attention_score_bytes(const AttentionShape& shape, std::int64_t batch,
+                                   std::int64_t tokens) {
+  // Backward, tanh of the scores, the scores, the shares and their gradients.
+  constexpr std::int64_t kFloatBytes = 4, kAtOnce = 4;
+  if (shape.softcap == 0) return 0;
+  const std::int64_t heads = batch * shape.heads;
+  return kAtOnce * kFloatBytes * heads * composed_queries(heads, tokens, tokens) * tokens;
 }
 
 at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,

@@ -186,7 +186,7 @@ struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
     context->saved_data["counts"] = counts;
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
-    return expert_products(swiglu_of(both), *down, rows, true);
+    return expert_products(swiglu_of(both, GateActivation::silu), *down, rows, true);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -195,8 +195,8 @@ struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
                           .ends = saved[2]};
     Parameter &gate_up = kept(context, "gate_up"), &down = kept(context, "down");
     const at::Tensor dy = dense(grads[0]);
-    SwigluGradients inner =
-        swiglu_gradients(saved[1], expert_products(dy, down, rows, false), down.trainable);
+    SwigluGradients inner = swiglu_gradients(
+        saved[1], GateActivation::silu, expert_products(dy, down, rows, false), down.trainable);
     add_gradients_or_defer(inner.h, dy, down, rows);
     inner.h.reset();
     add_gradients_or_defer(saved[0], inner.gate_up, gate_up, rows);

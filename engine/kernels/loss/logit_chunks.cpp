@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -81,8 +82,15 @@ RowLosses for_each_chunk(const at::Tensor& x, const Parameter& table, const RowT
     const at::Tensor part = x.narrow(0, first, count);
     const at::Tensor logits = buffer.narrow(0, 0, count).narrow(1, 0, classes);
     multiply(part, value.t(), logits);
+    at::Tensor bent;  // tanh, by which the gradient goes back
+    if (targets.softcap > 0) {
+      logits.div_(targets.softcap).tanh_();
+      if (grad_loss.defined()) bent = logits.clone();
+      logits.mul_(targets.softcap);
+    }
     loss_rows(logits, targets.rows(first, count), grad_loss, losses.loss.narrow(0, first, count),
               losses.top1.narrow(0, first, count));
+    if (bent.defined()) logits.copy_(at::tanh_backward(logits, bent));
     if (each) each(first, part, logits);
   }
   return losses;

@@ -15,9 +15,10 @@ namespace dstrain::ops {
 struct RowTargets {
   at::Tensor labels;   ///< [M] int64
   at::Tensor weights;  ///< [M] fp32
+  double softcap = 0;  ///< c: logits are c tanh(logit / c); 0: as they are
 
   [[nodiscard]] RowTargets rows(std::int64_t first, std::int64_t count) const {
-    return {labels.narrow(0, first, count), weights.narrow(0, first, count)};
+    return {labels.narrow(0, first, count), weights.narrow(0, first, count), softcap};
   }
 };
 

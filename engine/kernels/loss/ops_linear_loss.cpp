@@ -51,6 +51,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     context->save_for_backward({dense(input), targets.rows.labels, targets.rows.weights});
     context->saved_data["totals"] = targets.totals;  // changed in between by other micro-batches
     context->saved_data["many"] = at_once == LogitRows::many;
+    context->saved_data["softcap"] = targets.rows.softcap;
     keep(context, "table", table);
     return at::zeros({}, input.options().dtype(at::kFloat));
   }
@@ -58,8 +59,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
-    const Targets targets{.rows = {saved[1], saved[2]},
-                          .totals = context->saved_data.at("totals").toTensor()};
+    const Targets targets{
+        .rows = {saved[1], saved[2], context->saved_data.at("softcap").toDouble()},
+        .totals = context->saved_data.at("totals").toTensor()};
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
     const LogitLimit& at_once =
         limit_of(context->saved_data.at("many").toBool() ? LogitRows::many : LogitRows::few);
@@ -72,14 +74,14 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 }  // namespace
 
 std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes, int element_bytes,
-                                        LogitRows at_once) {
+                                        LogitRows at_once, bool capped) {
   const std::int64_t row_bytes = padded_classes(classes) * element_bytes;
-  return chunk_rows(rows, row_bytes, limit_of(at_once)) * row_bytes;
+  return (capped ? 2 : 1) * chunk_rows(rows, row_bytes, limit_of(at_once)) * row_bytes;
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const at::Tensor& labels,
                                 const at::Tensor& weights, const at::Tensor& totals,
-                                LogitRows at_once) {
+                                LogitRows at_once, double softcap) {
   const at::Tensor& value = value_of(table, x_MD);
   DSTRAIN_CHECK(
       x_MD.dim() == 2 && value.dim() == 2 && value.size(1) == x_MD.size(1) && value.size(0) > 0 &&
@@ -89,7 +91,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const 
       fmt::format(
           "linear_cross_entropy: x {}, table {}, labels {} int64, weights {} fp32, totals {} fp32",
           shape_of(x_MD), shape_of(value), shape_of(labels), shape_of(weights), shape_of(totals)));
-  const Targets targets{.rows = {labels, weights}, .totals = totals};
+  const Targets targets{.rows = {labels, weights, softcap}, .totals = totals};
   if (c10::GradMode::is_enabled() && (x_MD.requires_grad() || table.trainable))
     return LinearCrossEntropy::apply(x_MD, anchor_for(x_MD, table.trainable), &table, targets,
                                      at_once);

@@ -39,7 +39,7 @@ Sides sums_of_sides(const at::Tensor& rows, const at::Tensor& weights, std::int6
 /// l(y) of both answers, rounded to the fp32 that references are kept in.
 Sides log_probabilities(const at::Tensor& x, const Parameter& table, const PairTargets& targets,
                         const LogitLimit& at_once) {
-  const RowTargets rows{targets.labels, targets.weights.abs()};
+  const RowTargets rows{targets.labels, targets.weights.abs(), targets.softcap};
   const at::Tensor losses = for_each_chunk(x, table, rows, {}, at_once, {}).loss;
   const auto [chosen, rejected] =
       sums_of_sides(losses, targets.weights, targets.references.size(0));
@@ -158,6 +158,7 @@ struct LinearPairLoss : torch::autograd::Function<LinearPairLoss> {
     context->saved_data["beta"] = loss.beta;
     context->saved_data["gamma"] = loss.gamma;
     context->saved_data["smoothing"] = loss.smoothing;
+    context->saved_data["softcap"] = targets.softcap;
     keep(context, "table", table);
     return at::zeros({}, input.options().dtype(at::kFloat));
   }
@@ -166,7 +167,7 @@ struct LinearPairLoss : torch::autograd::Function<LinearPairLoss> {
     const variable_list saved = context->get_saved_variables();
     const auto number = [&](const char* name) { return context->saved_data.at(name).toDouble(); };
     const at::Tensor& x = saved[0];
-    const PairTargets targets{saved[1], saved[2], saved[3]};
+    const PairTargets targets{saved[1], saved[2], saved[3], number("softcap")};
     const PairLoss loss{.kind = static_cast<Kind>(context->saved_data.at("kind").toInt()),
                         .beta = number("beta"),
                         .gamma = number("gamma"),
@@ -178,8 +179,9 @@ struct LinearPairLoss : torch::autograd::Function<LinearPairLoss> {
         limit_of(context->saved_data.at("many").toBool() ? LogitRows::many : LogitRows::few);
     const PairValues values = pair_values(x, table, targets, loss, sums, at_once);
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
-    (void)for_each_chunk_backward(x, table, {targets.labels, row_weights(targets, values.slopes)},
-                                  dense(grads[0]), at_once, dx);
+    (void)for_each_chunk_backward(
+        x, table, {targets.labels, row_weights(targets, values.slopes), targets.softcap},
+        dense(grads[0]), at_once, dx);
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };

@@ -30,6 +30,7 @@ struct PairTargets {
   at::Tensor weights;  ///< [M] fp32: 1 where the label is of the chosen answer, -1 where it is of
                        ///< the rejected one, else 0; all 0 in a sample that only fills up
   at::Tensor references;  ///< [B, 2] fp32, log-probability of both answers in the reference
+  double softcap = 0;     ///< of the logits, as of linear_cross_entropy
 };
 
 /// What linear_pair_loss adds to PairSums::figures, sums over pairs as TRL names their means:

@@ -52,8 +52,9 @@ struct AddLayerNormBackward {
   float* maxima = nullptr;
 };
 
-/// sum = x + delta, rounded to dtype; y = weight * (sum * rstd, rounded to dtype), as Qwen2 has it.
-/// Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4. Reads x and delta, writes sum and y.
+/// sum = x + delta, rounded to dtype; y = weight * (sum * rstd, rounded to dtype), as Qwen2 has it,
+/// or (1 + weight) * sum * rstd, as Gemma has it. Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
+/// Reads x and delta, writes sum and y.
 struct AddRmsNorm {
   const void* x;       ///< [rows, dim]
   const void* delta;   ///< [rows, dim] or null: then sum is x and not written
@@ -67,6 +68,7 @@ struct AddRmsNorm {
   DType dtype;
   /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
   float* maxima = nullptr;
+  bool less_one = false;  ///< the factor is 1 + weight
 };
 
 /// grad_x = grad_sum + the norm's input gradient, in one pass with the sum over rows of grad_y *
@@ -85,6 +87,7 @@ struct AddRmsNormBackward {
   DType dtype;
   /// [kAbsMaxPartials], largest |grad_x|, rounded, of parts of it; null: not wanted.
   float* maxima = nullptr;
+  bool less_one = false;  ///< as in AddRmsNorm
 };
 inline constexpr std::int64_t kMaxNormDim = 8192;
 inline constexpr std::int64_t kMaxNormSumsDim = 6144;  ///< of AddLayerNormBackward::grad_x_sums

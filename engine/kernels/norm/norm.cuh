@@ -27,6 +27,16 @@ inline constexpr bool kCentered = requires(Args a) {
   a.mean;
 };
 
+/// By what the norm of an element is multiplied.
+template <typename Args>
+__device__ float factor_of(const Args& a, float weight) {
+  if constexpr (kCentered<Args>) {
+    return weight;
+  } else {
+    return a.less_one ? 1.0f + weight : weight;
+  }
+}
+
 /// The W warps of a row, of which the block has `Rows`, add up K numbers of each lane in a fixed
 /// order. Two calls in a row need two `shared`: a fast warp may already write the next numbers
 /// while a slow one reads.
@@ -150,8 +160,11 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
           value[n][i] = (value[n][i] - mean) * rstd * weight[i] + bias[i];
       } else {
 #pragma unroll
-        for (int i = 0; i < kPack; ++i)
-          value[n][i] = to_float(from_float<T>(value[n][i] * rstd)) * weight[i];
+        for (int i = 0; i < kPack; ++i) {
+          const float normed = value[n][i] * rstd;
+          value[n][i] =
+              (a.less_one ? normed : to_float(from_float<T>(normed))) * factor_of(a, weight[i]);
+        }
       }
       store(a.y, first + pack, Pack<T>::of(value[n]));
       if constexpr (kMeasure) {
@@ -297,7 +310,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 
             gradient[0][n][i] += gs[i] * x_hat;
             if constexpr (kCentered<Args>) gradient[1][n][i] += gs[i];
           }
-          total[0] += gs[i] * weight[i] * x_hat;
+          total[0] += gs[i] * factor_of(a, weight[i]) * x_hat;
           if constexpr (kCentered<Args>) total[1] += gs[i] * weight[i];
         }
       }
@@ -319,7 +332,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
           const float x_hat = (xs[i] - mean) * rstd;
-          out[i] += rstd * (gs[i] * weight[i] - mean_grad - x_hat * mean_grad_x);
+          out[i] += rstd * (gs[i] * factor_of(a, weight[i]) - mean_grad - x_hat * mean_grad_x);
         }
         const Pack<T> rounded = Pack<T>::of(out);
         store(a.grad_x, row * packs + pack, rounded);

@@ -106,6 +106,99 @@ void read_rope(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config)
   }
 }
 
+constexpr const char* kGemmaActivation = "gelu_pytorch_tanh";
+
+/// sliding_window and layer_types; files of before the latter have the period.
+void read_layer_windows(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;
+  const char* window = "sliding_window";
+  config.window = file.size(window, kMax, kind.published.window);
+  if (file.json().contains(window) && !file.has(window)) file.refuse(window, "a number of tokens");
+  config.window_period = kind.published.window_period;
+  if (kind.published.local_theta > 0)
+    config.window_period = file.size("sliding_window_pattern", kMax, config.window_period);
+  const char* key = "layer_types";
+  if (!file.has(key)) return;
+  const nlohmann::json& types = file.json().at(key);
+  const auto is_known = [](const nlohmann::json& type) {
+    return type == "sliding_attention" || type == "full_attention";
+  };
+  if (!types.is_array() || std::ssize(types) != config.layers ||
+      !std::ranges::all_of(types, is_known)) {
+    return file.refuse(key, fmt::format("a list of {} times \"sliding_attention\" or "
+                                        "\"full_attention\"",
+                                        config.layers));
+  }
+  for (const nlohmann::json& type : types)
+    config.layer_windows.push_back(type == "sliding_attention");
+}
+
+/// Base and scaling of the rotary positions of the layers of one type, as the object `rope` of the
+/// field `key` has them.
+void read_rope_of_type(ConfigFile& file, const char* key, const nlohmann::json& rope, double& theta,
+                       ops::RopeScaling* scaling, std::int64_t pairs) {
+  const char* types = "of rope_type \"default\", or in full_attention \"linear\"";
+  if (!rope.is_object()) return file.refuse(key, types);
+  theta = rope_number(file, key, rope, "rope_theta", theta, kMinTheta, kMaxTheta);
+  const nlohmann::json type =
+      rope.value("rope_type", rope.value("type", nlohmann::json("default")));
+  if (type == "default") return;
+  if (type != "linear" || scaling == nullptr) return file.refuse(key, types);
+  const double factor = rope_number(file, key, rope, "factor", 1, 1e-3, 1e6);
+  scaling->short_divisors.assign(static_cast<std::size_t>(pairs), factor);
+  scaling->long_divisors = scaling->short_divisors;
+}
+
+/// Two bases, of layers with the window and without. transformers 5 writes rope_parameters with an
+/// object for each type of layer.
+void read_two_ropes(ConfigFile& file, const DecoderKind& kind, DecoderConfig& config) {
+  config.rope_theta =
+      file.number_within("rope_theta", kMinTheta, kMaxTheta, kind.published.rope_theta);
+  config.local_theta =
+      file.number_within("rope_local_base_freq", kMinTheta, kMaxTheta, kind.published.local_theta);
+  const std::int64_t pairs = config.rotary() / 2;
+  if (const char* key = "rope_scaling"; file.has(key))
+    read_rope_of_type(file, key, file.json().at(key), config.rope_theta, &config.rope_scaling,
+                      pairs);
+  const char* key = "rope_parameters";
+  if (!file.has(key)) return;
+  const nlohmann::json& by_type = file.json().at(key);
+  if (!by_type.is_object())
+    return file.refuse(key, "an object of full_attention and sliding_attention");
+  for (const auto& [type, rope] : by_type.items()) {
+    if (type == "full_attention") {
+      read_rope_of_type(file, key, rope, config.rope_theta, &config.rope_scaling, pairs);
+    } else if (type == "sliding_attention") {
+      read_rope_of_type(file, key, rope, config.local_theta, nullptr, pairs);
+    } else {
+      file.refuse(key, "an object of full_attention and sliding_attention");
+    }
+  }
+}
+
+/// What only Gemma's files have.
+void read_gemma(ConfigFile& file, const ModelFamily& family, const DecoderKind& kind,
+                DecoderConfig& config) {
+  constexpr double kMaxCap = 1e6;  // null: none
+  config.attention_scalar =
+      file.size("query_pre_attn_scalar", 1 << 24, kind.published.attention_scalar);
+  const auto cap = [&](const char* key, double usual) {
+    if (!file.json().contains(key)) return usual;
+    return file.has(key) ? file.number_within(key, 1e-3, kMaxCap, usual) : 0.0;
+  };
+  config.attention_softcap = cap("attn_logit_softcapping", kind.published.attention_softcap);
+  config.logit_softcap = cap("final_logit_softcapping", kind.published.logit_softcap);
+  // transformers' class reads it and does not follow it.
+  if (kind.published.attention_softcap == 0 && config.attention_softcap != 0)
+    file.refuse("attn_logit_softcapping", fmt::format("null; {} has no such cap", family.title));
+  if (file.flag("use_bidirectional_attention", false))
+    file.refuse("use_bidirectional_attention", "false; dstrain trains causal models of text");
+  if (file.text("hidden_activation", kGemmaActivation) != kGemmaActivation)
+    file.refuse("hidden_activation",
+                fmt::format("\"{}\", the only activation that dstrain has for {}", kGemmaActivation,
+                            family.title));
+}
+
 /// Which layers have experts, and how their results are weighted.
 void read_experts(ConfigFile& file, const ModelFamily& family, const DecoderKind& kind,
                   DecoderConfig& config) {
@@ -161,15 +254,22 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   derive_kv_heads(family, config);
   config.qkv_bias = file.flag("qkv_bias", kind.published.qkv_bias);
   config.qk_norm = kind.published.qk_norm;
-  read_rope(file, kind, config);
+  if (kind.published.local_theta > 0) {
+    read_two_ropes(file, kind, config);
+  } else {
+    read_rope(file, kind, config);
+  }
   if (kind.longrope && config.head_dim > 0 && (config.rotary() < 2 || config.rotary() % 2 != 0))
     file.refuse("partial_rotary_factor",
                 fmt::format("so that an even number of {} elements turns", config.head_dim));
   if (kind.windowed) read_window(file, kind, config);
+  if (kind.window_by_layer) read_layer_windows(file, kind, config);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
-  config.tied = file.flag("tie_word_embeddings", false);
-  if (file.text("hidden_act", "silu") != "silu") {
+  config.tied = file.flag("tie_word_embeddings", kind.published.tied);
+  if (kind.gemma) {
+    read_gemma(file, family, kind, config);
+  } else if (file.text("hidden_act", "silu") != "silu") {
     file.refuse("hidden_act",
                 fmt::format("\"silu\", the only activation that dstrain has for {}", family.title));
   }
@@ -235,6 +335,12 @@ bool DecoderConfig::has_experts(std::int64_t layer) const {
          std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
 
+bool DecoderConfig::has_window(std::int64_t layer) const {
+  if (window == 0) return false;
+  if (!layer_windows.empty()) return layer_windows.at(static_cast<std::size_t>(layer));
+  return window_period == 0 || (layer + 1) % window_period != 0;
+}
+
 std::int64_t DecoderConfig::expert_layers() const {
   std::int64_t number = 0;
   for (std::int64_t layer = 0; layer < layers; ++layer) number += has_experts(layer) ? 1 : 0;
@@ -278,7 +384,7 @@ std::string decoder_config_json(const DecoderConfig& config, const ModelFamily& 
   }
   json["model_type"] = family.name;
   json["attention_dropout"] = 0.0;
-  json["hidden_act"] = "silu";
+  json[kind.gemma ? "hidden_activation" : "hidden_act"] = kind.gemma ? kGemmaActivation : "silu";
   json["initializer_range"] = config.init_std;
   json["rms_norm_eps"] = config.norm_eps;
   json["rope_theta"] = config.rope_theta;

@@ -15,11 +15,16 @@ namespace dstrain {
 struct DecoderConfig : ModelSizes {
   std::int64_t sequence = 0;  ///< tokens of a sample
   double rope_theta = 10000;  ///< base of the rotary positions
+  double local_theta = 0;     ///< where a layer has the window, unscaled; 0: the same
   ops::RopeScaling rope_scaling;
   double norm_eps = 1e-6;
   double init_std = 0.02;
-  double stream_scale = 1;  ///< times what travels between blocks; not of config.json
-  std::int64_t window = 0;  ///< a token sees itself and window - 1 earlier ones; 0: all
+  double stream_scale = 1;            ///< times what travels between blocks; not of config.json
+  std::int64_t window = 0;            ///< a token sees itself and window - 1 earlier ones; 0: all
+  std::int64_t window_period = 0;     ///< of so many layers the last one sees all; 0: none does
+  std::vector<bool> layer_windows;    ///< which layers have the window; empty: by window_period
+  std::int64_t attention_scalar = 0;  ///< scores are divided by its root; 0: head_dim
+  double attention_softcap = 0, logit_softcap = 0;  ///< AttentionShape::softcap; 0: none
   double rotary_share = 1;  ///< of each head's elements, the first, that turn
   /// For files of random weights; positions 0: DecoderKind::fields has all three.
   std::int64_t positions = 0, begin_token = 0, end_token = 0;
@@ -38,6 +43,8 @@ struct DecoderConfig : ModelSizes {
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_share);
   }
   [[nodiscard]] bool has_experts(std::int64_t layer) const;
+  /// Whether `window` is that of this layer.
+  [[nodiscard]] bool has_window(std::int64_t layer) const;
   /// How many layers have experts.
   [[nodiscard]] std::int64_t expert_layers() const;
 };
@@ -63,11 +70,18 @@ struct DecoderKind {
   nlohmann::json (*fields)(const DecoderConfig& config);
   bool joined = false;    ///< query, key and value are one tensor of files, gate and up another
   bool windowed = false;  ///< config.json has sliding_window; published.window where it does not
+  /// config.json has layer_types, published.window_period where it does not; with
+  /// published.local_theta also rope_local_base_freq, and rope_scaling of linear.
+  bool window_by_layer = false;
   /// config.json may have partial_rotary_factor, and rope_scaling of longrope, but not of llama3.
   bool longrope = false;
   ExpertNames experts = {};
   /// Branches are normed behind themselves, and queries and keys over all heads, not each.
   bool norms_after = false;
+  /// What Gemma has for its own: norms on both sides of the branches, whose weights hold the factor
+  /// less one; GELU as the MLP's gate; embeddings times the root of the width;
+  /// query_pre_attn_scalar and soft caps in config.json.
+  bool gemma = false;
 };
 
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists

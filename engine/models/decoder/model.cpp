@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -28,6 +29,10 @@ std::string layer_name(std::int64_t index) { return fmt::format("model.layers.{}
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
+ops::RmsWeight norm_weights(const DecoderKind& kind) {
+  return kind.gemma ? ops::RmsWeight::less_one : ops::RmsWeight::factor;
+}
+
 AttentionNames decoder_attention_names(const std::string& layer, const DecoderConfig& config,
                                        const DecoderKind& kind) {
   const std::string attention = layer + ".self_attn";
@@ -36,20 +41,26 @@ AttentionNames decoder_attention_names(const std::string& layer, const DecoderCo
           .output = attention + ".o_proj",
           .query_norm = config.qk_norm ? attention + ".q_norm" : "",
           .key_norm = config.qk_norm ? attention + ".k_norm" : "",
-          .norms_all_heads = kind.norms_after};
+          .norms_all_heads = kind.norms_after,
+          .norm_weights = norm_weights(kind)};
 }
 
-ops::AttentionShape attention_shape(const DecoderConfig& config, const ModelInputs& inputs) {
+ops::AttentionShape attention_shape(const DecoderConfig& config, const ModelInputs& inputs,
+                                    std::int64_t layer) {
+  const bool has_window = config.has_window(layer), local = has_window && config.local_theta > 0;
   // A window that no sample fills hides nothing, and not every library has windows.
   const bool fits = inputs.sequence > 0 && inputs.sequence <= config.window;
+  const std::int64_t scalar = config.attention_scalar;
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .causal = true,
-          .rope_theta = config.rope_theta,
-          .rope_scaling = config.rope_scaling,
+          .rope_theta = local ? config.local_theta : config.rope_theta,
+          .rope_scaling = local ? ops::RopeScaling{} : config.rope_scaling,
           .rotary = config.rotary(),
-          .window = fits ? 0 : config.window};
+          .window = has_window && !fits ? config.window : 0,
+          .scale = scalar > 0 ? 1 / std::sqrt(static_cast<double>(scalar)) : 0,
+          .softcap = config.attention_softcap};
 }
 
 MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
@@ -86,6 +97,13 @@ void check_ranks(const DecoderConfig& config, const ModelFamily& family, const D
                             "which dstrain does not cut",
                             splits.tensor.count, family.title),
                 "use parallel.tensor: 1");
+  if (config.logit_softcap > 0 && !splits.tensor.whole())
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parallel.tensor: {}, but {} caps its logits (final_logit_softcapping), "
+                    "which dstrain does not cut",
+                    splits.tensor.count, family.title),
+        "use parallel.tensor: 1");
   ModelSizes cut = config;
   if (config.expert_layers() == config.layers) cut.mlp_width = 0;
   require_tensor_degree(cut, splits.tensor);
@@ -101,16 +119,25 @@ template <class FeedForward>
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind& kind,
                                   const ModelInputs& inputs, std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
-  SelfAttention attention(
-      decoder_attention_names(name, config, kind), config.width, attention_shape(config, inputs),
-      initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps, inputs.splits);
+  SelfAttention attention(decoder_attention_names(name, config, kind), config.width,
+                          attention_shape(config, inputs, index), initial(config),
+                          {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
+                          inputs.splits);
   if (!kind.norms_after) {
     attention.scale_output(config.stream_scale);
     mlp.scale_output(config.stream_scale);
   }
+  const auto norm = [&](const char* module) {
+    return RmsNorm(name + module, config.width, stream_eps(config), norm_weights(kind));
+  };
+  BranchNorms<RmsNorm> behind;
+  if (kind.gemma)
+    behind = {.attention = norm(".post_attention_layernorm"),
+              .mlp = norm(".post_feedforward_layernorm")};
   const char* first = kind.norms_after ? ".post_attention_layernorm" : ".input_layernorm";
-  const char* second =
-      kind.norms_after ? ".post_feedforward_layernorm" : ".post_attention_layernorm";
+  const char* second = kind.norms_after ? ".post_feedforward_layernorm"
+                       : kind.gemma     ? ".pre_feedforward_layernorm"
+                                        : ".post_attention_layernorm";
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{.name = name,
                  .width = config.width,
@@ -119,8 +146,7 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind
                  .tensor = inputs.splits.tensor,
                  .tile_rows = inputs.tile_rows,
                  .norms_after = kind.norms_after},
-      RmsNorm(name + first, config.width, stream_eps(config)), std::move(attention),
-      RmsNorm(name + second, config.width, stream_eps(config)), std::move(mlp));
+      norm(first), std::move(attention), norm(second), std::move(mlp), std::move(behind));
 }
 
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind& kind,
@@ -130,7 +156,8 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind
   if (!config.has_experts(index)) {
     return make_layer(
         config, kind, inputs, index,
-        GatedMlp(mlp_names(name, kind), config.width, config.mlp_width, initial(config), tensor));
+        GatedMlp(mlp_names(name, kind), config.width, config.mlp_width, initial(config), tensor,
+                 {.gate = kind.gemma ? ops::GateActivation::gelu : ops::GateActivation::silu}));
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
@@ -149,22 +176,30 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const DecoderKind
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
   check_ranks(config, family, kind, inputs.splits);
+  if (inputs.fp16 && kind.gemma)
+    throw Error(ErrorKind::usage,
+                fmt::format("precision.compute: fp16, but what travels between the layers of {} "
+                            "goes beyond its range",
+                            family.title),
+                "use precision.compute: bf16, or fp32");
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
   // What norms behind branches make does not grow.
   if (inputs.fp16 && !kind.norms_after) config.stream_scale = kFp16StreamScale;
-  const LanguageShape shape = language_shape(config, inputs);
+  const LanguageShape shape = language_shape(config, inputs, config.logit_softcap);
+  const double embedding_scale =
+      kind.gemma ? std::sqrt(static_cast<double>(config.width)) : config.stream_scale;
   Blocks blocks;
-  auto stem = std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config),
-                                          config.stream_scale);
+  auto stem =
+      std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config), embedding_scale);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i)
     blocks.push_back(make_layer(config, kind, i, inputs));
-  blocks.push_back(
-      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, stream_eps(config)), shape,
-                                     config.tied ? &table : nullptr, initial(config)));
+  blocks.push_back(std::make_unique<LanguageHead>(
+      RmsNorm("model.norm", config.width, stream_eps(config), norm_weights(kind)), shape,
+      config.tied ? &table : nullptr, initial(config)));
   Model model = language_model(std::move(blocks), config, inputs, std::move(config_json),
                                std::move(config.notes));
   if (config.expert_layers() > 0) model.tile_rows = 0;

@@ -98,7 +98,7 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, const VitKind& kind, 
   if (config.gated)
     return layer(
         GatedMlp({.gate = prefix + names.gate_up, .up = {}, .down = prefix + names.gated_down},
-                 config.width, config.mlp_width, initial(config), tensor, /*has_biases=*/true));
+                 config.width, config.mlp_width, initial(config), tensor, {.has_biases = true}));
   return layer(Mlp({.up = prefix + names.up, .down = prefix + names.down}, config.width,
                    config.mlp_width, config.gelu, initial(config), tensor));
 }

@@ -69,21 +69,26 @@ void cached_attention(const CachedAttention& a) {
     for (std::int64_t head = 0; head < a.layout.heads; ++head) {
       const double slope = a.alibi ? alibi_slope(a.first_head + head, a.model_heads) : 0;
       std::vector<double> query, scores;
+      const std::int64_t first =
+          a.window > 0 ? std::max<std::int64_t>(a.positions[row] + 1 - a.window, 0) : 0;
       for (std::int64_t i = 0; i < width; ++i) query.push_back(element(row, {0, head}, i));
-      for (std::int64_t key = 0; key <= a.positions[row]; ++key) {
+      for (std::int64_t key = first; key <= a.positions[row]; ++key) {
         double score = 0;
         for (std::int64_t i = 0; i < width; ++i)
           score += query[static_cast<std::size_t>(i)] * keys.at(place(key, head / group) + i);
-        scores.push_back(score * static_cast<double>(a.scale) +
-                         slope * static_cast<double>(key - a.positions[row]));
+        score *= static_cast<double>(a.scale);
+        const auto cap = static_cast<double>(a.softcap);
+        if (cap > 0) score = cap * std::tanh(score / cap);
+        scores.push_back(score + slope * static_cast<double>(key - a.positions[row]));
       }
       const double max = std::ranges::max(scores);
       double sum = 0;
       for (double& score : scores) sum += score = std::exp(score - max);
       for (std::int64_t i = 0; i < width; ++i) {
         double value = 0;
-        for (std::int64_t key = 0; key <= a.positions[row]; ++key)
-          value += scores[static_cast<std::size_t>(key)] * values.at(place(key, head / group) + i);
+        for (std::int64_t key = first; key <= a.positions[row]; ++key)
+          value += scores[static_cast<std::size_t>(key - first)] *
+                   values.at(place(key, head / group) + i);
         out.set((row * a.layout.heads + head) * width + i, value / sum);
       }
     }

@@ -39,7 +39,8 @@ ValueAndSlope gelu(double x, Gelu kind) {
           0.5 * (1 + t) + 0.5 * x * (1 - t * t) * factor * (1 + 3 * 0.044715 * x * x)};
 }
 
-ValueAndSlope silu(double x) {
+ValueAndSlope activated(double x, GateActivation gate) {
+  if (gate == GateActivation::gelu) return gelu(x, Gelu::tanh);
   const double s = sigmoid(x);
   return {x * s, s * (1 + x * (1 - s))};
 }
@@ -126,7 +127,8 @@ void swiglu(const Swiglu& a) {
   for (std::int64_t row = 0; row < a.rows; ++row) {
     for (std::int64_t i = 0; i < a.cols; ++i) {
       const std::int64_t gate = row * 2 * a.cols + i;
-      h.set(row * a.cols + i, silu(gate_up.at(gate)).value * gate_up.at(gate + a.cols));
+      h.set(row * a.cols + i,
+            activated(gate_up.at(gate), a.gate).value * gate_up.at(gate + a.cols));
     }
   }
   if (a.partial == nullptr) return;
@@ -136,7 +138,8 @@ void swiglu(const Swiglu& a) {
   for (std::int64_t i = 0; i < 2 * a.rows * a.cols; ++i) {
     const double x = gate_up.at(i);
     const bool is_up = i % (2 * a.cols) >= a.cols;
-    const double gain = is_up ? kSiluSlope * std::fabs(x) : std::fabs(silu(x).value);
+    const double gain =
+        is_up ? gate_slope(a.gate) * std::fabs(x) : std::fabs(activated(x, a.gate).value);
     a.gains[0] = std::fmax(a.gains[0], static_cast<float>(gain));
   }
 }
@@ -147,7 +150,7 @@ void swiglu_backward(const SwigluBackward& a) {
   for (std::int64_t row = 0; row < a.rows; ++row) {
     for (std::int64_t i = 0; i < a.cols; ++i) {
       const std::int64_t gate = row * 2 * a.cols + i;
-      const ValueAndSlope s = silu(gate_up.at(gate));
+      const ValueAndSlope s = activated(gate_up.at(gate), a.gate);
       const double up = gate_up.at(gate + a.cols), grad = grad_h.at(row * a.cols + i);
       grad_gate_up.set(gate, grad * up * s.slope);
       grad_gate_up.set(gate + a.cols, grad * s.value);
@@ -170,7 +173,8 @@ struct GradientsOf {
                      .h = h.data(),
                      .rows = a.rows,
                      .cols = a.cols,
-                     .dtype = a.dtype});
+                     .dtype = a.dtype,
+                     .gate = a.gate});
   }
   static constexpr std::size_t kMaxBytes = sizeof(float);
   std::vector<std::byte> gate_up, h;

@@ -1,13 +1,22 @@
-#include "test/kernels/reference/norm_maxima.h"
-
 #include <cmath>
 #include <vector>
 
 #include "engine/kernels/host_view.h"
+#include "test/kernels/reference/norm_maxima.h"
 #include "test/kernels/reference/reference.h"
 
 /// RMS norm as its definition reads, in double.
 namespace dstrain::kernels::reference {
+
+namespace {
+
+/// By what the norm of element `i` is multiplied.
+template <typename Args>
+double factor_of(const Args& a, const View& weight, std::int64_t i) {
+  return (a.less_one ? 1 : 0) + weight.at(i);
+}
+
+}  // namespace
 
 void add_rms_norm(const AddRmsNorm& a) {
   const View x(a.x, a.dtype), delta(a.delta, a.dtype), sum(delta ? a.sum : a.x, a.dtype),
@@ -21,8 +30,9 @@ void add_rms_norm(const AddRmsNorm& a) {
     }
     const double rstd = 1 / std::sqrt(square + static_cast<double>(a.eps));
     for (std::int64_t i = 0; i < a.dim; ++i) {
-      y.set(first + i, sum.at(first + i) * rstd);  // rounded before the weight comes
-      y.set(first + i, y.at(first + i) * weight.at(i));
+      const double normed = sum.at(first + i) * rstd;
+      y.set(first + i, normed);  // rounded before the weight comes, unless that lacks one
+      y.set(first + i, (a.less_one ? normed : y.at(first + i)) * factor_of(a, weight, i));
     }
     a.rstd[row] = static_cast<float>(rstd);
   }
@@ -40,11 +50,11 @@ void add_rms_norm_backward(const AddRmsNormBackward& a) {
     for (std::int64_t i = 0; i < a.dim; ++i) {
       const double grad = grad_y.at(first + i), x_hat = sum.at(first + i) * rstd;
       grad_weight[static_cast<std::size_t>(i)] += grad * x_hat;
-      mean_grad_x += grad * weight.at(i) * x_hat / static_cast<double>(a.dim);
+      mean_grad_x += grad * factor_of(a, weight, i) * x_hat / static_cast<double>(a.dim);
     }
     for (std::int64_t i = 0; i < a.dim; ++i) {
       const double through =
-          grad_y.at(first + i) * weight.at(i) - sum.at(first + i) * rstd * mean_grad_x;
+          grad_y.at(first + i) * factor_of(a, weight, i) - sum.at(first + i) * rstd * mean_grad_x;
       grad_x.set(first + i, rstd * through + (past ? past.at(first + i) : 0));
     }
   }
