@@ -54,6 +54,7 @@ FAMILIES = {
     "clip": (tower(CLIPConfig, SMALL), CLIPForImageClassification, None),
     "clip, gelu": (tower(CLIPConfig, ODD, hidden_act="gelu"), CLIPForImageClassification, None),
     "siglip": (tower(SiglipConfig, SMALL), SiglipForImageClassification, None),
+    "siglip, a rest of pixels": (tower(SiglipConfig, {**SMALL, "image_size": 11, "patch_size": 3}), SiglipForImageClassification, None),
     "siglip, no pooling head": (tower(SiglipConfig, ODD, vision_use_head=False), SiglipForImageClassification, None),
 }
 

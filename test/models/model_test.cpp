@@ -159,6 +159,62 @@ TEST_CASE("a config.json that dstrain cannot honour is refused with every reason
           ": hidden_dropout_prob is 0.1; it must be 0; dstrain has no dropout for ViT");
 }
 
+TEST_CASE("what a vision tower's config.json may not say is refused by its object's name",
+          "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const auto error = [&](const std::string& json, ErrorKind kind = ErrorKind::data) {
+    write_file_atomically(path, json);
+    return error_of(config, 10, kind);
+  };
+  CHECK(
+      error(R"({"model_type":"clip","vision_config":{"hidden_act":"relu","attention_dropout":0.1,
+                  "hidden_size":0}})") ==
+      path + ": vision_config: hidden_size is 0; it must be a whole number from 1 to 65536\n" +
+          path +
+          ": vision_config: hidden_act is \"relu\"; it must be \"gelu\", \"gelu_pytorch_tanh\" or "
+          "\"quick_gelu\"\n" +
+          path +
+          ": vision_config: attention_dropout is 0.1; it must be 0; dstrain has no dropout "
+          "for CLIP");
+  // transformers goes by vision_config_dict where that is there.
+  CHECK(
+      error(R"({"model_type":"clip","vision_config":{},"vision_config_dict":{"patch_size":0}})") ==
+      path + ": vision_config_dict: patch_size is 0; it must be a whole number from 1 to 1024");
+  CHECK(error(R"({"model_type":"siglip","vision_config":3})") ==
+        path + ": vision_config is no object");
+  CHECK(error(R"({"model_type":"dinov2","mlp_ratio":0,"use_swiglu_ffn":1,"drop_path_rate":0.1})") ==
+        path + ": mlp_ratio is 0; it must be a number from 0.01 to 64\n" + path +
+            ": use_swiglu_ffn is 1; it must be true or false\n" + path +
+            ": drop_path_rate is 0.1; it must be 0; the recipe has model.drop_path");
+  CHECK(error(R"({"model_type":"dinov2_with_registers"})") ==
+        path + ": model_type is 'dinov2_with_registers'");
+  config.image_size = 30;
+  CHECK(error(R"({"model_type":"dinov2","image_size":42})", ErrorKind::usage) ==
+        "model.image_size: 30 is not a multiple of model.patch_size (14)");
+  config.image_size = 28;
+  write_file_atomically(path, R"({"model_type":"dinov2","image_size":42,"num_hidden_layers":1})");
+  const Model model = make_model(config, {.classes = 10});
+  CHECK(model.image_size == 28);
+  CHECK(model.tokens == 5);
+  CHECK(test::parameter_named(model, "dinov2.embeddings.position_embeddings").shape ==
+        std::vector<std::int64_t>{1, 10, 768});
+}
+
+TEST_CASE("tensor ranks do not cut gate and up in one matrix", "[models]") {
+  ModelConfig config = named("dinov2-giant");
+  try {
+    (void)make_model(config, {.classes = 10, .splits = {.tensor = {.index = 0, .count = 2}}});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) ==
+          "parallel.tensor: 2, but files of this DINOv2 have gate and up of an MLP in one tensor, "
+          "which dstrain does not cut");
+  }
+}
+
 std::int64_t num_elements_of(const std::string& name) {
   const Model model = make_model(named(name), {.classes = 1000});
   std::int64_t elements = 0;

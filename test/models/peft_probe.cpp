@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/vit/model.h"
+#include "engine/nn/block_state.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 
@@ -133,7 +135,8 @@ void probe(const fs::path& folder) {
   const ModelInputs inputs{.classes = 0, .sequence = batches.sequence()};
   Model model = make_trainable_model(recipe, inputs);
   std::vector<std::string> notes;
-  test::bind_parameters(model, *first_weights(recipe, model, notes));
+  const std::unique_ptr<WeightSource> source = first_weights(recipe, model, notes);
+  test::bind_parameters(model, *source);
   for (const std::string& note : notes) fmt::print("note: {}\n", note);
   // Frozen weights have nowhere to put a gradient.
   for (Parameter* parameter : all_parameters(model)) {
@@ -153,7 +156,12 @@ void probe(const fs::path& folder) {
   }
   write_safetensors(folder / "output.safetensors", tensors, {});
 
-  const auto values = test::part_values(model, &Parameter::value);
+  auto values = test::part_values(model, &Parameter::value);
+  for (const BlockState* state : all_states(model)) {
+    std::vector<float>& value = values[state->part.name];
+    value.resize(static_cast<std::size_t>(state->part.numel()));
+    (void)source->read_state(*state, value);
+  }
   export_adapter(folder / "adapter", model, recipe.lora, test::reader_of(values),
                  {.base = recipe.model.weights});
   export_weights(folder / "merged", make_model(recipe.model, inputs),

@@ -18,10 +18,10 @@ namespace dstrain {
 namespace {
 
 /// One of each kind of Vision Transformer.
-ModelConfig any_config() {
-  const std::string name = GENERATE(as<std::string>(), "vit-tiny", "deit-tiny", "dinov2-small",
-                                    "dinov2-giant", "clip-vit-base-patch32",
-                                    "siglip-base-patch16-224");
+ModelConfig any_tower() {
+  const std::string name =
+      GENERATE(as<std::string>(), "vit-tiny", "deit-tiny", "dinov2-small", "dinov2-giant",
+               "clip-vit-base-patch32", "siglip-base-patch16-224");
   return test::small_tower_config(name);
 }
 
@@ -32,7 +32,7 @@ Batch vit_batch(const Model& model, std::int64_t size) {
 }
 
 TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][cost]") {
-  ModelConfig config = any_config();
+  ModelConfig config = any_tower();
   if (config.mlp_width > 0) config.mlp_width = GENERATE(16, 64);
   config.layers = 3;
   CAPTURE(config.name);
@@ -64,7 +64,7 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
 }
 
 TEST_CASE("the layers of a ViT have all its parameters, FLOPs and saved bytes", "[models][cost]") {
-  const ModelConfig config = any_config();
+  const ModelConfig config = any_tower();
   CAPTURE(config.name);
   const Model model = make_model(config, {.classes = 7});
   std::int64_t parameters = 0, trained = 0;
@@ -86,7 +86,7 @@ TEST_CASE("the layers of a ViT have all its parameters, FLOPs and saved bytes", 
 }
 
 TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost]") {
-  ModelConfig config = any_config();
+  ModelConfig config = any_tower();
   config.image_size = 32;
   config.width = 64;
   config.heads = 4;

@@ -2,7 +2,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
-#include <ATen/ops/sigmoid.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
@@ -40,13 +39,13 @@ kernels::Gelu kernel_kind(Gelu kind) {
 constexpr double kQuick = 1.702;  // kernels::kQuickGelu, unrounded
 
 at::Tensor gelu_on_cpu(const at::Tensor& x, Gelu kind) {
-  return kind == Gelu::quick ? x * at::sigmoid(x * kQuick) : at::gelu(x, aten_name(kind));
+  return kind == Gelu::quick ? (x * kQuick).sigmoid_().mul_(x) : at::gelu(x, aten_name(kind));
 }
 
 at::Tensor gelu_gradient_on_cpu(const at::Tensor& dy, const at::Tensor& x, Gelu kind) {
   if (kind != Gelu::quick) return at::gelu_backward(dy, x, aten_name(kind));
-  const at::Tensor share = at::sigmoid(x * kQuick);
-  return dy * (share + x * kQuick * share * (1 - share));
+  const at::Tensor share = (x * kQuick).sigmoid_();
+  return share.neg().add_(1).mul_(x).mul_(kQuick).add_(1).mul_(share).mul_(dy);
 }
 
 }  // namespace

@@ -135,7 +135,11 @@ VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, const
   config.drop_path = std::max(recipe.drop_path, 0.0);
   check_limits(family, config, problems);
   if (problems.empty()) {
-    check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
+    if (!kind.leaves_rest)
+      check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
+    if (config.image_size < config.patch_size)
+      problems.push_back(fmt::format("model.image_size: {} is less than model.patch_size ({})",
+                                     config.image_size, config.patch_size));
     if (config.position_size > 0 && config.position_size % config.patch_size != 0)
       problems.push_back(
           fmt::format("model.weights: positions of {} pixels are no whole number of "

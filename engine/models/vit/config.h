@@ -77,6 +77,8 @@ struct VitKind {
   VitNames names;
   VitPooling pooling = VitPooling::first_token;
   bool patch_bias = true;
+  bool leaves_rest =
+      false;  ///< images may have pixels behind the last whole patch, which it leaves out
   /// Tokens and positions are a vector and a matrix; else three-dimensional.
   bool flat = false;
   std::array<const char*, 2> dropouts;  ///< keys of config.json, which must be 0; null: none

@@ -156,7 +156,9 @@ std::vector<BlockState*> VitStem::state() {
 }
 
 Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
-  const at::Tensor patches = ops::patchify(batch.images, config_.patch_size);
+  const std::int64_t used = config_.side() * config_.patch_size;
+  const at::Tensor patches =
+      ops::patchify(batch.images.narrow(2, 0, used).narrow(3, 0, used), config_.patch_size);
   const at::Tensor rows = ops::embed_sequence(
       projection_.forward(patches), batch.images.size(0), first_ > 0 ? &first_tokens_ : nullptr,
       positions_, {.from = config_.position_side(), .to = config_.side()});
@@ -197,7 +199,10 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   const std::int64_t from = config_.position_side(), to = config_.side();
   const Bytes resized =
       from == to ? 0 : (from * from + 2 * from * to + 2 * to * to) * config_.width * kFloatBytes;
-  cost.forward_workspace = std::max(embedded, resized) + all_rows;
+  // The used part of images with a rest is made dense.
+  const Bytes used =
+      config_.image_size % config_.patch_size == 0 ? 0 : patch_rows * pixels * shape.compute_bytes;
+  cost.forward_workspace = std::max({embedded, resized, used}) + all_rows;
   cost.backward_workspace = embedded + cost.boundary_bytes() + normed + all_rows + resized;
   return cost;
 }
