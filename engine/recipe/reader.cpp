@@ -1,6 +1,7 @@
 #include "engine/recipe/reader.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,6 +46,16 @@ std::string limits(const Field& about) {
 
 std::string last_word(std::string_view path) {
   return std::string(path.substr(path.rfind('.') + 1));
+}
+
+/// All of `names`, or the first of many.
+std::string accepted(std::vector<std::string_view> names) {
+  constexpr std::size_t kMaxShown = 40, kShown = 20;
+  if (names.size() <= kMaxShown) return one_of(names);
+  const std::size_t others = names.size() - kShown;
+  names.resize(kShown);
+  return fmt::format("{} and {} more, which `dstrain recipe schema` has", fmt::join(names, ", "),
+                     others);
 }
 
 }  // namespace
@@ -380,7 +391,7 @@ bool YamlReader::read_choice(const std::string& path, const Node& node, std::spa
   const std::string_view near = nearest(node.text, names);
   const std::string guess = near.empty() ? "" : fmt::format("did you mean '{}'? ", near);
   return refuse(path, node, fmt::format("'{}' is not known", shown(node.text)),
-                fmt::format("{}{} accepts {}", guess, last_word(path), one_of(names)));
+                fmt::format("{}{} accepts {}", guess, last_word(path), accepted(names)));
 }
 
 bool YamlReader::read_string(const std::string& path, const Node& node, const Field& about,
