@@ -3,18 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <system_error>
 #include <vector>
 
 #include "engine/base/words.h"
 
 namespace dstrain::launcher {
-
-std::string short_path(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::filesystem::path relative = std::filesystem::proximate(path, error);
-  return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
-}
 
 std::string describe_start(const Placement& placement) {
   std::vector<std::string> names;

@@ -19,12 +19,12 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                                   // The norm adds up stages in another order, and clipping uses it.
                                   "optimizer.clip_norm=0"};
   if (!images) {
-    all.insert(
-        all.end(),
-        {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
-         "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
-         model.starts_with("qwen3") || mixtral ? "optimizer.no_decay=[\"*norm*\"]"
-                                               : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
+    all.insert(all.end(),
+               {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
+                "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
+                model.starts_with("qwen3") || model.starts_with("gemma") || mixtral
+                    ? "optimizer.no_decay=[\"*norm*\"]"
+                    : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
     if (!bloom) all.push_back("model.kv_heads=2");
     if (!bloom && !mixtral) all.push_back("model.mlp_width=64");
   }

@@ -57,10 +57,11 @@ TEST_CASE("tensor ranks give one rank's losses, norms and updates of every tenso
     Overrides overrides;
   };
   // A table that the ranks divide, and one that they do not; with 4 ranks, two share a key head.
-  const Kind kind = GENERATE(Kind{"qwen2.5-7b", {"model.vocab_size=96"}}, Kind{"qwen2.5-7b", {}},
-                             Kind{"qwen2.5-0.5b", {"model.vocab_size=96"}},
-                             Kind{"qwen2.5-0.5b", {}}, Kind{"bloom-560m", {"model.vocab_size=96"}},
-                             Kind{"bloom-560m", {}}, Kind{"vit", {"batch.micro=4"}});
+  const Kind kind =
+      GENERATE(Kind{"qwen2.5-7b", {"model.vocab_size=96"}}, Kind{"qwen2.5-7b", {}},
+               Kind{"qwen2.5-0.5b", {"model.vocab_size=96"}}, Kind{"qwen2.5-0.5b", {}},
+               Kind{"bloom-560m", {"model.vocab_size=96"}}, Kind{"bloom-560m", {}},
+               Kind{"vit", {"batch.micro=4"}}, Kind{"gemma-3-270m", {"model.vocab_size=96"}});
   const int tensor = GENERATE(2, 4);
   CAPTURE(kind.model, kind.overrides, tensor);
   const Overrides all = joined(kPlainSteps, kind.overrides);
