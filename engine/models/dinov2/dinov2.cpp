@@ -14,11 +14,11 @@ constexpr std::string_view kDinov2Prefix = "dinov2.";
 constexpr double kMaxMlpRatio = 64;
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kLaterDinov2Names = {{
-    {".attention.attention.query.", ".attention.q_proj."},
-    {".attention.attention.key.", ".attention.k_proj."},
-    {".attention.attention.value.", ".attention.v_proj."},
-    {".attention.output.dense.", ".attention.o_proj."},
-    {".mlp.weights_out.", ".mlp.down_proj."},
+    {".attention.attention.query", ".attention.q_proj"},
+    {".attention.attention.key", ".attention.k_proj"},
+    {".attention.attention.value", ".attention.v_proj"},
+    {".attention.output.dense", ".attention.o_proj"},
+    {".mlp.weights_out", ".mlp.down_proj"},
 }};
 
 VitNames dinov2_names() {

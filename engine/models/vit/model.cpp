@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
