@@ -34,6 +34,12 @@ void Session::open_replicas(const World& world) {
   if (flipped_) notes_.push_back(flipped_->note());
   // Ranks that exchange nothing drift apart, and are to.
   if (world.size == 1 || recipe_.run.compare_replicas == 0 || !skipped_.note().empty()) return;
+  if (recipe_.optimizer.name == OptimizerName::muon && device_.is_cuda()) {
+    // Each rank multiplies matrices by the algorithm that was fastest there.
+    notes_.push_back(
+        "run.compare_replicas has no effect: updates by muon may differ in bits between GPUs");
+    return;
+  }
   const auto open = [&](std::optional<Replicas>& replicas, Replicas::Kind kind) {
     replicas.emplace(kind, strategy_->layout, strategy_->mesh, world.rank, *states_,
                      device_.device);
