@@ -34,7 +34,9 @@ VIT = ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, inte
 VISION = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=8, patch_size=4, num_channels=3)
 TOWER = dict(vision_config={**VISION, "intermediate_size": 48}, num_labels=7,
              text_config=dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=20, bos_token_id=1, eos_token_id=2))
-DEIT, CLIP, SIGLIP = DeiTConfig(**VISION, intermediate_size=48, num_labels=7), CLIPConfig(**TOWER), SiglipConfig(**TOWER)
+# A pooling head is named as unused, and the probe then says so.
+NO_POOLING_HEAD = {**TOWER, "vision_config": {**TOWER["vision_config"], "vision_use_head": False}}
+DEIT, CLIP, SIGLIP = DeiTConfig(**VISION, intermediate_size=48, num_labels=7), CLIPConfig(**TOWER), SiglipConfig(**NO_POOLING_HEAD)
 DINOV2, GATED = (Dinov2Config(**VISION, mlp_ratio=2, num_labels=7, use_swiglu_ffn=gated) for gated in (False, True))
 BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
 DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
