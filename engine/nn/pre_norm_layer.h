@@ -303,8 +303,9 @@ class PreNormLayer final : public Block {
                        return mlp_.forward({rows}, of_tile(call, rows, begin));
                      }};
       mlp_.add_parameters(tiles.parameters);
-      // What is computed again is wanted for the backward alone, unless a norm behind reads it.
-      const bool is_read = place_.norms_after || behind_.mlp;
+      // What is computed again is wanted for the backward alone, unless a norm or a scale behind
+      // reads it.
+      const bool is_read = place_.norms_after || behind_.mlp || !scales_.empty();
       return in_tiles(g_mD.rows, std::move(tiles), call.mode == Mode::recompute && !is_read);
     }
   }

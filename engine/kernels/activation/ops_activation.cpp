@@ -2,6 +2,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/silu_backward.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
@@ -44,8 +45,9 @@ at::Tensor gelu_on_cpu(const at::Tensor& x, Gelu kind) {
 
 at::Tensor gelu_gradient_on_cpu(const at::Tensor& dy, const at::Tensor& x, Gelu kind) {
   if (kind != Gelu::quick) return at::gelu_backward(dy, x, aten_name(kind));
-  const at::Tensor share = (x * kQuick).sigmoid_();
-  return share.neg().add_(1).mul_(x).mul_(kQuick).add_(1).mul_(share).mul_(dy);
+  // It is silu(kx) / k, so its slope is silu's.
+  at::Tensor dx = x * kQuick;
+  return at::silu_backward_out(dx, dy, dx);
 }
 
 }  // namespace
