@@ -19,37 +19,22 @@ struct Order {
 };
 
 constexpr std::array<std::string_view, 1> kDecoderBefore = {"model.embed_tokens"};
-constexpr std::array<std::string_view, 11> kDecoderLayer = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",        "self_attn.o_proj",
-    "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj",           "mlp.up_proj",
-    "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm"};
-constexpr std::array<std::string_view, 6> kPhi3Layer = {
-    "self_attn.o_proj", "self_attn.qkv_proj", "mlp.gate_up_proj",
-    "mlp.down_proj",    "input_layernorm",    "post_attention_layernorm"};
-constexpr std::array<std::string_view, 11> kOlmo2Layer = {"self_attn.q_proj",
-                                                          "self_attn.k_proj",
-                                                          "self_attn.v_proj",
-                                                          "self_attn.o_proj",
-                                                          "self_attn.q_norm",
-                                                          "self_attn.k_norm",
-                                                          "mlp.gate_proj",
-                                                          "mlp.up_proj",
-                                                          "mlp.down_proj",
-                                                          "post_attention_layernorm",
-                                                          "post_feedforward_layernorm"};
-constexpr std::array<std::string_view, 13> kGemmaLayer = {"self_attn.q_proj",
-                                                          "self_attn.k_proj",
-                                                          "self_attn.v_proj",
-                                                          "self_attn.o_proj",
-                                                          "self_attn.q_norm",
-                                                          "self_attn.k_norm",
-                                                          "mlp.gate_proj",
-                                                          "mlp.up_proj",
-                                                          "mlp.down_proj",
-                                                          "input_layernorm",
-                                                          "post_attention_layernorm",
-                                                          "pre_feedforward_layernorm",
-                                                          "post_feedforward_layernorm"};
+/// What the layers of all decoders of this kind register, in an order that each of them keeps.
+constexpr std::array<std::string_view, 15> kDecoderLayer = {"self_attn.q_proj",
+                                                            "self_attn.k_proj",
+                                                            "self_attn.v_proj",
+                                                            "self_attn.o_proj",
+                                                            "self_attn.qkv_proj",
+                                                            "self_attn.q_norm",
+                                                            "self_attn.k_norm",
+                                                            "mlp.gate_proj",
+                                                            "mlp.up_proj",
+                                                            "mlp.gate_up_proj",
+                                                            "mlp.down_proj",
+                                                            "input_layernorm",
+                                                            "post_attention_layernorm",
+                                                            "pre_feedforward_layernorm",
+                                                            "post_feedforward_layernorm"};
 constexpr std::array<std::string_view, 2> kDecoderAfter = {"model.norm", "lm_head"};
 constexpr std::array<std::string_view, 2> kBloomBefore = {"transformer.word_embeddings",
                                                           "transformer.word_embeddings_layernorm"};
@@ -66,9 +51,6 @@ constexpr std::array<std::string_view, 6> kNeoxLayer = {
 constexpr std::array<std::string_view, 2> kNeoxAfter = {"gpt_neox.final_layer_norm", "lm_head"};
 
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
-constexpr Order kPhi3 = {"model.layers.", kDecoderBefore, kPhi3Layer, kDecoderAfter};
-constexpr Order kOlmo2Order = {"model.layers.", kDecoderBefore, kOlmo2Layer, kDecoderAfter};
-constexpr Order kGemmaOrder = {"model.layers.", kDecoderBefore, kGemmaLayer, kDecoderAfter};
 constexpr Order kNeox = {"gpt_neox.layers.", kNeoxBefore, kNeoxLayer, kNeoxAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
@@ -97,27 +79,22 @@ Place place_of(const Order& order, std::string_view name) {
   return {1, layer, index_in(order.layer, module.substr(digits + 1)), last};
 }
 
-const Order* order_of(std::string_view family) {
-  if (family == "bloom") return &kBloom;
-  if (family == "gpt_neox") return &kNeox;
-  if (family == "qwen2" || family == "qwen3" || family == "llama" || family == "mistral")
-    return &kDecoder;
-  if (family == "phi3") return &kPhi3;
-  if (family == "olmo2") return &kOlmo2Order;
-  if (family == "gemma2" || family == "gemma3_text") return &kGemmaOrder;
-  return nullptr;
+/// A model with a module that its list does not have has no order.
+const Order& order_of(std::string_view family) {
+  if (family == "bloom") return kBloom;
+  if (family == "gpt_neox") return kNeox;
+  return kDecoder;
 }
 
 }  // namespace
 
 std::vector<std::string> registration_order(const Model& model) {
-  const Order* order = order_of(model.family->name);
-  if (order == nullptr) return {};
+  const Order& order = order_of(model.family->name);
   std::vector<std::pair<Place, std::string>> places;
   for (const Parameter* parameter : all_parameters(model)) {
     if (!parameter->trainable) continue;
     for (const Piece& part : parameter->parts) {
-      const Place place = place_of(*order, part.name);
+      const Place place = place_of(order, part.name);
       if (std::get<2>(place) < 0) return {};
       places.emplace_back(place, part.name);
     }
