@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/base/median.h"
 #include "engine/base/side_by_side.h"
 #include "engine/bench/parallel_plan.h"
 #include "engine/recipe/datasets.h"
@@ -32,7 +33,7 @@ double take_tail(const BenchPlan& plan, report::RunData& run) {
     if (row.step >= first_lone_step(last)) lone.push_back(row.step_s);
   }
   std::erase_if(run.steps, [&](const report::StepRow& row) { return row.step > last; });
-  return lone.empty() ? kUnknown : report::median(std::move(lone));
+  return lone.empty() ? kUnknown : median(std::move(lone));
 }
 
 /// Figures of the run in a folder; nothing where it is no good, and why.
@@ -88,7 +89,7 @@ void add_runs(CaseResult& result, const std::vector<RunFigures>& runs) {
       const double value = run.figures.at(row).value;
       if (std::isfinite(value)) known.push_back(value);
     }
-    if (!known.empty()) result.figures.at(row).value = report::median(std::move(known));
+    if (!known.empty()) result.figures.at(row).value = median(std::move(known));
   }
   result.figures["step_s"] = first.figures["step_s"];
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/median.h"
 #include "engine/trace/figures.h"
 
 namespace dstrain::bench {
@@ -89,8 +90,8 @@ void add_counted(std::vector<CollectiveFigures>& list, const report::RunData& ru
   for (const auto& [kind, count] : counts) {
     if (kind.first == "barrier") continue;  // of checkpoints, not of steps
     CollectiveFigures& figures = find(list, kind);
-    figures.calls = report::median(count.first);
-    figures.bytes = report::median(count.second);
+    figures.calls = median(count.first);
+    figures.bytes = median(count.second);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "engine/base/median.h"
 #include "engine/base/printable.h"
 #include "engine/recipe/datasets.h"
 #include "engine/report/figures.h"

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/median.h"
 #include "engine/base/run_layout.h"
 #include "engine/report/words.h"
 

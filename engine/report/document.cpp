@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "engine/base/median.h"
 #include "engine/base/printable.h"
 #include "engine/report/document_writer.h"
 #include "engine/report/svg.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/median.h"
 #include "engine/report/words.h"
 
 namespace dstrain::report {

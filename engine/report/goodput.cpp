@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/base/median.h"
 #include "engine/report/statistics.h"
 
 namespace dstrain::report {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/base/error.h"
+#include "engine/base/median.h"
 
 namespace dstrain::report {
 namespace {
@@ -29,14 +30,6 @@ double triangle(const Point& a, const Point& b, const Point& c) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  DSTRAIN_CHECK(!values.empty(), "a median needs values");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 std::optional<Interval> bootstrap_median(std::span<const double> values, std::size_t block,
                                          int draws) {

@@ -21,9 +21,6 @@ struct Estimate {
   std::optional<Interval> interval = {};
 };
 
-/// The median of values that are not empty; the mean of the middle two where their number is even.
-[[nodiscard]] double median(std::vector<double> values);
-
 /// Interval of the median by moving-block bootstrap, which keeps what neighbours have in common.
 /// The draws start from a fixed seed. Nothing for fewer than two blocks.
 [[nodiscard]] std::optional<Interval> bootstrap_median(std::span<const double> values,

@@ -4,20 +4,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
+#include "engine/base/median.h"
 
 namespace dstrain::launcher {
 namespace {
 
-/// Half of what is known lies below it; 0 where nothing is known.
-double median(std::vector<double> values) {
+/// The median of what is known; 0 where nothing is.
+double usual(std::vector<double> values) {
   std::erase_if(values, [](double value) { return value <= 0; });
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  return values.empty() ? 0 : median(std::move(values));
 }
 
 std::vector<double> all_products(const std::vector<HostRates>& hosts) {
@@ -77,18 +76,18 @@ std::vector<HostRates> read_host_rates(const std::filesystem::path& file,
 }
 
 std::vector<SlowHost> slow_hosts(const std::vector<HostRates>& hosts) {
-  const double product = median(all_products(hosts)),
-               in_host = median(all_of(hosts, &HostRates::host_gb_s)),
-               in_pair = median(all_of(hosts, &HostRates::pair_gb_s));
+  const double product = usual(all_products(hosts)),
+               in_host = usual(all_of(hosts, &HostRates::host_gb_s)),
+               in_pair = usual(all_of(hosts, &HostRates::pair_gb_s));
   std::vector<SlowHost> slow;
   for (const HostRates& host : hosts) {
     SlowHost found{.host = host.host, .text = {}};
-    const auto look = [&](const std::string& what, double value, double usual, const char* unit) {
-      if (value <= 0 || value >= kSlowShare * usual) return;
-      found.share = std::min(found.share, value / usual);
+    const auto look = [&](const std::string& what, double value, double middle, const char* unit) {
+      if (value <= 0 || value >= kSlowShare * middle) return;
+      found.share = std::min(found.share, value / middle);
       found.text += fmt::format("{}{} {:.3g} {}, {:.0f} % of the median {:.3g}",
                                 found.text.empty() ? "" : "; ", what, value, unit,
-                                100 * value / usual, usual);
+                                100 * value / middle, middle);
     };
     const auto least = std::ranges::min_element(host.product_tflops);
     look(fmt::format("products on its rank {}", least - host.product_tflops.begin()), *least,

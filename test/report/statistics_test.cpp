@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "engine/base/median.h"
 #include "test/support/catch.h"
 
 namespace dstrain::report {

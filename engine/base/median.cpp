@@ -1,0 +1,18 @@
+#include "engine/base/median.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+
+double median(std::vector<double> values) {
+  DSTRAIN_CHECK(!values.empty(), "a median needs values");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+}  // namespace dstrain
