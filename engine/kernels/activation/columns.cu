@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/kernels/activation/gelu.cuh"
 #include "engine/kernels/activation/kernels.h"
@@ -250,32 +251,34 @@ void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, fl
 
 namespace {
 
+/// A kernel of columns, `kernel(zero of the type, elements of a thread)`.
+template <typename Args, typename Kernel>
+void launch_columns(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
+  with_type(args.dtype, [&](auto zero) {
+    const auto chosen = width(args.cols) == kPack
+                            ? kernel(zero, std::integral_constant<int, kPack>{})
+                            : kernel(zero, std::integral_constant<int, 1>{});
+    chosen<<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+  });
+  check_launch(name);
+}
+
 template <Gelu kKind>
 void launch_bias_gelu(const BiasGelu& args, cudaStream_t stream) {
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (width(args.cols) == kPack) {
-      bias_gelu_kernel<T, kPack, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    } else {
-      bias_gelu_kernel<T, 1, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    }
-  });
-  check_launch("bias_gelu");
+  const auto kernel = [](auto zero, auto elements) {
+    return &bias_gelu_kernel<decltype(zero), decltype(elements)::value, kKind>;
+  };
+  launch_columns("bias_gelu", args, kernel, stream);
 }
 
 template <Gelu kKind>
 void launch_bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, GeluColumns<T, kPack, kKind>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    } else {
-      column_sum_kernel<1, GeluColumns<T, 1, kKind>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    }
-  });
-  check_launch("bias_gelu_backward");
+  const auto kernel = [](auto zero, auto elements) {
+    constexpr int kElements = decltype(elements)::value;
+    return &column_sum_kernel<kElements, GeluColumns<decltype(zero), kElements, kKind>,
+                              BiasGeluBackward>;
+  };
+  launch_columns("bias_gelu_backward", args, kernel, stream);
 }
 
 }  // namespace
@@ -301,47 +304,31 @@ void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
 
 void column_scale(const ColumnScale& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (width(args.cols) == kPack) {
-      column_scale_kernel<T, kPack><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    } else {
-      column_scale_kernel<T, 1><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    }
-  });
-  check_launch("column_scale");
+  const auto kernel = [](auto zero, auto elements) {
+    return &column_scale_kernel<decltype(zero), decltype(elements)::value>;
+  };
+  launch_columns("column_scale", args, kernel, stream);
 }
 
 void column_scale_backward(const ColumnScaleBackward& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, ScaledColumns<T, kPack>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    } else {
-      column_sum_kernel<1, ScaledColumns<T, 1>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    }
-  });
-  check_launch("column_scale_backward");
+  const auto kernel = [](auto zero, auto elements) {
+    constexpr int kElements = decltype(elements)::value;
+    return &column_sum_kernel<kElements, ScaledColumns<decltype(zero), kElements>,
+                              ColumnScaleBackward>;
+  };
+  launch_columns("column_scale_backward", args, kernel, stream);
   add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_scale,
                nullptr, args.cols, stream);
 }
 
 void column_sum(const ColumnSum& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, PlainColumns<T, kPack>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    } else {
-      column_sum_kernel<1, PlainColumns<T, 1>>
-          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
-    }
-  });
-  check_launch("column_sum");
+  const auto kernel = [](auto zero, auto elements) {
+    constexpr int kElements = decltype(elements)::value;
+    return &column_sum_kernel<kElements, PlainColumns<decltype(zero), kElements>, ColumnSum>;
+  };
+  launch_columns("column_sum", args, kernel, stream);
   add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.sum, nullptr,
                args.cols, stream);
 }
