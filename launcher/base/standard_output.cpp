@@ -58,7 +58,7 @@ void StandardOutput::write_reserved(std::string_view text) { add(text, kBuffer +
 
 void StandardOutput::add(std::string_view text, std::size_t limit) {
   flush(0);
-  const std::size_t waiting = pending_.size() + (handed_over_ ? handed_over_->load() : 0);
+  const std::size_t waiting = pending_.size() + (writes_ ? writes_->waiting() : 0);
   if (waiting + text.size() > limit) {
     num_dropped_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
     return;
@@ -77,13 +77,10 @@ void StandardOutput::report_dropped() {
 }
 
 void StandardOutput::hand_over() {
-  if (!writer_) {
-    writer_.emplace([] {}, BackgroundQueue::kUnlimited);
-    handed_over_ = std::make_shared<std::atomic<std::size_t>>(0);
-  }
+  if (!writer_) writes_.emplace(writer_.emplace([] {}, BackgroundQueue::kUnlimited));
   if (pending_.empty()) return;
-  *handed_over_ += pending_.size();
-  writer_->push([fd = fd_, left = handed_over_, text = std::exchange(pending_, {})] {
+  std::string text = std::exchange(pending_, {});
+  writes_->push(text.size(), [fd = fd_, text = std::move(text)] {
     std::string_view rest = text;
     while (!rest.empty()) {
       const auto written = ::write(fd, rest.data(), rest.size());
@@ -91,7 +88,6 @@ void StandardOutput::hand_over() {
       if (written <= 0) break;  // a reader that has gone is forgotten
       rest.remove_prefix(static_cast<std::size_t>(written));
     }
-    *left -= text.size();
   });
 }
 

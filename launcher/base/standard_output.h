@@ -1,13 +1,11 @@
 #pragma once
 
-#include <atomic>
-#include <cstddef>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "engine/base/background_queue.h"
+#include "launcher/base/background_writes.h"
 #include "launcher/base/console.h"
 #include "launcher/base/fd.h"
 
@@ -47,8 +45,8 @@ class StandardOutput {
   bool is_file_ = false;
   /// Writes to a file once that has taken something: poll() says of a file that it never blocks.
   std::optional<BackgroundQueue> writer_;
-  std::shared_ptr<std::atomic<std::size_t>> handed_over_;  ///< bytes that are not written yet
-  int error_ = 0;                                          ///< errno of the first write
+  std::optional<BackgroundWrites> writes_;  ///< of writer_
+  int error_ = 0;                           ///< errno of the first write
 };
 
 }  // namespace dstrain::launcher

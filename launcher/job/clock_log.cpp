@@ -27,12 +27,8 @@ void ClockLog::add_last(const std::string& host, const ClockReading& reading) {
 
 void ClockLog::write(const std::string& host, const ClockReading& reading) {
   if (!file_) return;
-  std::string error;
-  {
-    const std::lock_guard lock(file_->mutex);
-    error = file_->error;
-  }
-  if (!error.empty()) {
+  if (!writer_) writes_.emplace(writer_.emplace([] {}, BackgroundQueue::kUnlimited));
+  if (const std::string error = writes_->error(); !error.empty()) {
     console_.lines(fmt::format("warning: the clocks of the hosts are not written down: {}", error));
     file_.reset();
     return;
@@ -42,16 +38,11 @@ void ClockLog::write(const std::string& host, const ClockReading& reading) {
   line["host"] = host;
   line["offset_ns"] = reading.offset_ns;
   line["bound_ns"] = reading.bound_ns;
-  if (!writer_) writer_.emplace([] {});
-  writer_->push([file = file_, text = json_text(line) + "\n"] {
-    try {
-      if (!file->open) file->file.open(file->path);
-      file->open = true;
-      file->file.append(text);
-    } catch (const Error& problem) {
-      const std::lock_guard lock(file->mutex);
-      if (file->error.empty()) file->error = problem.what();
-    }
+  std::string text = json_text(line) + "\n";
+  writes_->push(text.size(), [file = file_, text = std::move(text)] {
+    if (!file->open) file->file.open(file->path);
+    file->open = true;
+    file->file.append(text);
   });
 }
 

@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/base/append_file.h"
 #include "engine/base/background_queue.h"
+#include "launcher/base/background_writes.h"
 #include "launcher/base/console.h"
 #include "launcher/job/clock_offset.h"
 
@@ -45,14 +45,13 @@ class ClockLog {
     std::filesystem::path path;
     AppendFile file = {};
     bool open = false;
-    std::mutex mutex = {};
-    std::string error = {};  ///< not empty: given up
   };
 
   bool many_;
   Console& console_;
   std::shared_ptr<File> file_;  ///< null: given up
   std::optional<BackgroundQueue> writer_;
+  std::optional<BackgroundWrites> writes_;       ///< of writer_
   std::map<std::string, ClockReading> written_;  ///< by host, the last; of many hosts
 };
 

@@ -17,20 +17,9 @@ constexpr std::string_view kBacktraceLine = "frame #";
 
 RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor,
                  BackgroundQueue& writer)
-    : redactor_(&redactor), writer_(&writer), file_(std::make_shared<File>(path)) {
-  writer.push([file = file_] {
-    try {
-      file->fd = open_output_file(file->path, {.old = OldContent::append});
-    } catch (const Error& error) {
-      const std::lock_guard lock(file->mutex);
-      file->error = error.what();
-    }
-  });
-}
-
-std::string RankLog::error() const {
-  const std::lock_guard lock(file_->mutex);
-  return file_->error;
+    : redactor_(&redactor), file_(std::make_shared<File>(path)), writes_(writer) {
+  writes_.push(
+      0, [file = file_] { file->fd = open_output_file(file->path, {.old = OldContent::append}); });
 }
 
 std::string RankLog::append(std::string_view bytes) {
@@ -55,17 +44,8 @@ std::string RankLog::finish() {
 
 std::string RankLog::commit(std::string lines) {
   redactor_->apply(lines);
-  file_->waiting += lines.size();
-  writer_->push([file = file_, lines] {
-    try {
-      if (file->fd) write_fully(file->fd.get(), lines, file->path);
-    } catch (const Error& error) {
-      const std::lock_guard lock(file->mutex);
-      file->error = error.what();
-      file->fd.reset();
-    }
-    file->waiting -= lines.size();
-  });
+  writes_.push(lines.size(),
+               [file = file_, lines] { write_fully(file->fd.get(), lines, file->path); });
   std::string_view rest = lines;
   while (!rest.empty()) {
     const auto newline = rest.find('\n');

@@ -1,17 +1,15 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/base/background_queue.h"
 #include "engine/base/redact.h"
+#include "launcher/base/background_writes.h"
 #include "launcher/base/fd.h"
 
 namespace dstrain::launcher {
@@ -36,9 +34,9 @@ class RankLog {
 
   [[nodiscard]] std::vector<std::string> last_lines() const { return {tail_.begin(), tail_.end()}; }
   /// Why the file could not be written, or empty. The rank goes on without its log.
-  [[nodiscard]] std::string error() const;
+  [[nodiscard]] std::string error() const { return writes_.error(); }
   /// Bytes that are not in the file yet.
-  [[nodiscard]] std::size_t waiting() const { return file_->waiting; }
+  [[nodiscard]] std::size_t waiting() const { return writes_.waiting(); }
 
  private:
   std::string commit(std::string lines);
@@ -47,14 +45,11 @@ class RankLog {
   struct File {
     std::filesystem::path path;
     UniqueFd fd = {};
-    std::atomic<std::size_t> waiting = 0;
-    mutable std::mutex mutex = {};
-    std::string error = {};
   };
 
   const Redactor* redactor_;
-  BackgroundQueue* writer_;
   std::shared_ptr<File> file_;
+  BackgroundWrites writes_;
   std::string partial_;
   std::deque<std::string> tail_;
 };
