@@ -20,8 +20,9 @@ std::string format_bytes(Bytes bytes) {
 
 std::string format_count(double count) {
   constexpr std::array<const char*, 6> kUnits = {"", "k", "M", "G", "T", "P"};
+  constexpr double kNext = 999.5;  // three digits of it are a thousand
   std::size_t unit = 0;
-  while (std::abs(count) >= 1000 && unit + 1 < kUnits.size()) {
+  while (std::abs(count) >= kNext && unit + 1 < kUnits.size()) {
     count /= 1000;
     ++unit;
   }

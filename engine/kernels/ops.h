@@ -214,7 +214,7 @@ struct AttentionShape {
 /// Bytes of scores, and of what is made of them, that attention with soft caps holds at once, for
 /// `batch` samples of `tokens` tokens; of others 0.
 [[nodiscard]] std::int64_t attention_score_bytes(const AttentionShape& shape, std::int64_t batch,
-                                                 std::int64_t tokens);
+                                                 std::int64_t tokens, int compute_bytes);
 /// Bytes that attention keeps for backward, for `rows` rows: qkv, its output, a log-sum-exp per row
 /// and head, and of wider heads the output that the kernel made.
 [[nodiscard]] std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,

@@ -150,10 +150,11 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
       splits_.sequence.whole() && ops::attends_by_own_kernels(shape_, tokens, shape_.head_dim);
   Bytes traffic =
       (own_kernels ? kShortAttentionTraffic : kAttentionTraffic) * rows * shape_.width();
-  // Scores go through memory: written, bent, masked, summed up and made shares in fp32.
-  constexpr Bytes kScoreTraffic = 10 * kFloatBytes;
-  if (shape_.softcap > 0)
-    traffic += kScoreTraffic * rows * tokens * splits_.sequence.count * shape_.heads;
+  // Scores go through memory, and shares that are made of them: written and read.
+  if (shape_.softcap > 0) {
+    const Bytes pairs = rows * tokens * splits_.sequence.count * shape_.heads;
+    traffic += 2 * (kFloatBytes + compute_bytes) * (shape_.causal ? pairs / 2 : pairs);
+  }
   list.push_back({.name = "softmax attention",
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
@@ -191,7 +192,8 @@ Workspace SelfAttention::workspace(std::int64_t batch, std::int64_t tokens,
   // A product beside the packed gradients.
   const Bytes decoded =
       std::max(qkv_.decoded_bytes(compute_bytes), output_.decoded_bytes(compute_bytes));
-  const Bytes scores = ops::attention_score_bytes(shape_, batch, tokens * splits_.sequence.count);
+  const Bytes scores =
+      ops::attention_score_bytes(shape_, batch, tokens * splits_.sequence.count, compute_bytes);
   return {.forward = over_ranks.forward + std::max(decoded, scores),
           .backward = std::max(backward + scores, qkv + decoded) + over_ranks.backward};
 }

@@ -4,16 +4,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/searchsorted.h>
-#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 
+#include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/op_support.h"
 #include "engine/mesh/shard.h"
 
 namespace dstrain::ops {
@@ -41,9 +38,9 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Rows of all query heads that share a key head, one behind the other: [B * kv_heads, group * T,
-/// d] of heads [B, heads, T, d].
+/// d] of heads [B, heads, T, d], dense.
 at::Tensor by_key_head(const at::Tensor& heads, std::int64_t kv_heads) {
-  return heads.reshape({heads.size(0) * kv_heads, -1, heads.size(3)});
+  return dense(heads.reshape({heads.size(0) * kv_heads, -1, heads.size(3)}));
 }
 
 /// What all chunks of queries share.
@@ -57,10 +54,10 @@ class Scores {
         queries_(in[0].size(2)),
         keys_(in[1].size(2)),
         places_(query_places(in, masking)),
-        key_places_(count_to(keys_, in[1])),
         in_(in) {
     if (!masking.sequences.starts.defined()) return;
-    sequence_ = at::searchsorted(masking.sequences.starts, key_places_, true, /*right=*/true);
+    sequence_ = at::searchsorted(masking.sequences.starts, count_to(keys_, in[1]), true,
+                                 /*right=*/true);
   }
 
   /// How many queries at once.
@@ -70,11 +67,13 @@ class Scores {
   /// The keys that some of these queries may see. Where the places of queries are on the device
   /// alone, all keys.
   [[nodiscard]] Range keys_of(Range queries) const {
+    constexpr std::int64_t kAligned = 8;  // rows of scores then are, too
     if (masking_.query_starts.defined() || !masking_.causal) return {0, keys_};
     const std::int64_t behind = keys_ - queries_;
     std::int64_t reach = masking_.window > 0 ? masking_.window : keys_;
     if (sequence_.defined()) reach = std::min(reach, masking_.sequences.longest);
-    return {std::max<std::int64_t>(queries.begin + behind - reach + 1, 0), queries.end + behind};
+    const std::int64_t first = std::max<std::int64_t>(queries.begin + behind - reach + 1, 0);
+    return {first / kAligned * kAligned, queries.end + behind};
   }
   /// Queries, or what is like them, [B * kv_heads, group * n, d].
   [[nodiscard]] at::Tensor rows(const at::Tensor& heads, Range queries) const {
@@ -88,46 +87,35 @@ class Scores {
     return rows.reshape({samples_, heads_, n, -1});
   }
 
-  /// tanh(scaled score / cap), or the scaled score where there is no cap, [B * kv_heads, group * n,
-  /// keys] fp32.
-  [[nodiscard]] at::Tensor bent(Range queries, Range keys) const {
-    const double factor = masking_.softcap > 0 ? masking_.scale / masking_.softcap : masking_.scale;
-    at::Tensor scores =
-        product(rows(in_[0], queries), part(in_[1], keys).transpose(1, 2)).mul_(factor);
-    return masking_.softcap > 0 ? scores.tanh_() : scores;
+  /// Products of queries and keys, [B * kv_heads, group * n, keys] fp32.
+  [[nodiscard]] at::Tensor scores(Range queries, Range keys) const {
+    return product(rows(in_[0], queries), part(in_[1], keys).transpose(1, 2));
   }
-  /// The scores, minus infinity where a query sees no key.
-  [[nodiscard]] at::Tensor masked(const at::Tensor& bent, Range queries, Range keys) const {
-    at::Tensor scores = masking_.softcap > 0 ? bent * masking_.softcap : bent.clone();
-    if (const auto hidden = hides(queries, keys)) {
-      at::Tensor by_query = scores.view({scores.size(0), -1, queries.size(), keys.size()});
-      by_query.masked_fill_(*hidden, -std::numeric_limits<float>::infinity());
-    }
-    return scores;
+  /// What these queries see of these keys.
+  [[nodiscard]] kernels::SeenKeys seen(Range queries, Range keys) const {
+    return {.places = places_.const_data_ptr<std::int32_t>() + queries.begin,
+            .sequences = sequence_.defined() ? sequence_.const_data_ptr<std::int32_t>() : nullptr,
+            .queries = queries.size(),
+            .first_key = keys.begin,
+            .window = masking_.window,
+            .causal = masking_.causal};
   }
 
  private:
-  /// [queries, keys], true where a query does not see a key.
-  [[nodiscard]] std::optional<at::Tensor> hides(Range queries, Range keys) const {
-    if (!masking_.causal && !sequence_.defined()) return std::nullopt;
-    const at::Tensor own = places_.narrow(0, queries.begin, queries.size()),
-                     key = key_places_.narrow(0, keys.begin, keys.size()).unsqueeze(0);
-    const at::Tensor query = own.unsqueeze(1);
-    at::Tensor hidden = at::zeros({queries.size(), keys.size()}, key.options().dtype(at::kBool));
-    if (masking_.causal) hidden.logical_or_(key.gt(query));
-    if (masking_.window > 0) hidden.logical_or_((query - key).ge(masking_.window));
-    if (sequence_.defined())
-      hidden.logical_or_(sequence_.narrow(0, keys.begin, keys.size())
-                             .unsqueeze(0)
-                             .ne(sequence_.index_select(0, own).unsqueeze(1)));
-    return hidden;
-  }
-
   const Masking& masking_;
   std::int64_t samples_, heads_, kv_heads_, queries_, keys_;
-  at::Tensor places_, key_places_, sequence_;
+  at::Tensor places_, sequence_;
   const Heads& in_;
 };
+
+void run(const kernels::CappedSoftmax& args, bool on_gpu) {
+  if (!on_gpu) return kernels::reference::capped_softmax(args);
+  kernels::cuda::capped_softmax(args, current_stream());
+}
+void run(const kernels::CappedSoftmaxBackward& args, bool on_gpu) {
+  if (!on_gpu) return kernels::reference::capped_softmax_backward(args);
+  kernels::cuda::capped_softmax_backward(args, current_stream());
+}
 
 /// Heads in the order of tokens.
 at::Tensor empty_by_token(const at::Tensor& like, std::int64_t width) {
@@ -149,9 +137,19 @@ Attended attend_composed(const Heads& in, const Masking& masking) {
   const at::Tensor lse = at::empty(in[0].sizes().slice(0, 3), in[0].options().dtype(at::kFloat));
   for (std::int64_t first = 0; first < queries; first += step) {
     const Range own{first, std::min(first + step, queries)}, keys = scores.keys_of(own);
-    const at::Tensor masked = scores.masked(scores.bent(own, keys), own, keys);
-    const at::Tensor sums = at::logsumexp(masked, 2, /*keepdim=*/true);
-    const at::Tensor shares = (masked - sums).exp_().to(in[0].scalar_type());
+    const at::Tensor products = scores.scores(own, keys);
+    const at::Tensor shares = at::empty(products.sizes(), in[0].options()),
+                     sums = at::empty(products.sizes().slice(0, 2), products.options());
+    run(kernels::CappedSoftmax{.scores = products.const_data_ptr<float>(),
+                               .shares = shares.mutable_data_ptr(),
+                               .log_sum_exp = sums.mutable_data_ptr<float>(),
+                               .rows = sums.numel(),
+                               .keys = keys.size(),
+                               .scale = static_cast<float>(masking.scale),
+                               .softcap = static_cast<float>(masking.softcap),
+                               .seen = scores.seen(own, keys),
+                               .dtype = kernel_dtype(in[0])},
+        in[0].is_cuda());
     out.narrow(2, first, own.size())
         .copy_(scores.heads(product(shares, scores.part(in[2], keys)), own.size()));
     lse.narrow(2, first, own.size()).copy_(scores.heads(sums, own.size()).squeeze(3));
@@ -172,22 +170,35 @@ Heads attend_composed_backward(const Attended& saved, const at::Tensor& grad, co
                    d_value = sums_of(in[2]);
   for (std::int64_t first = 0; first < queries; first += step) {
     const Range own{first, std::min(first + step, queries)}, keys = scores.keys_of(own);
-    const at::Tensor bent = scores.bent(own, keys);
-    const at::Tensor dy = scores.rows(grad, own), value = scores.part(in[2], keys);
-    const at::Tensor lse = scores.rows(saved.log_sum_exp.unsqueeze(3), own);
-    const at::Tensor shares = scores.masked(bent, own, keys).sub_(lse).exp_();
+    const at::Tensor products = scores.scores(own, keys);
+    const at::Tensor dy = scores.rows(grad, own), y = scores.rows(saved.out, own),
+                     value = scores.part(in[2], keys),
+                     lse = scores.rows(saved.log_sum_exp.unsqueeze(3), own);
+    const at::Tensor d_shares = product(dy, value.transpose(1, 2));
+    const at::Tensor shares = at::empty(products.sizes(), in[0].options()),
+                     d_scores = at::empty(products.sizes(), in[0].options());
+    run(kernels::CappedSoftmaxBackward{.scores = products.const_data_ptr<float>(),
+                                       .d_shares = d_shares.const_data_ptr<float>(),
+                                       .log_sum_exp = lse.const_data_ptr<float>(),
+                                       .out = y.const_data_ptr(),
+                                       .d_out = dy.const_data_ptr(),
+                                       .shares = shares.mutable_data_ptr(),
+                                       .d_scores = d_scores.mutable_data_ptr(),
+                                       .rows = lse.numel(),
+                                       .keys = keys.size(),
+                                       .width = y.size(2),
+                                       .scale = static_cast<float>(masking.scale),
+                                       .softcap = static_cast<float>(masking.softcap),
+                                       .seen = scores.seen(own, keys),
+                                       .dtype = kernel_dtype(in[0])},
+        in[0].is_cuda());
     const auto add = [&](const at::Tensor& sum, const at::Tensor& part) {
       sum.narrow(1, keys.begin, keys.size()).add_(part);
     };
-    add(d_value, product(shares.to(type).transpose(1, 2), dy));
-    const at::Tensor along =
-        (dy.to(at::kFloat) * scores.rows(saved.out, own)).sum(2, /*keepdim=*/true);
-    at::Tensor d_scores = product(dy, value.transpose(1, 2)).sub_(along).mul_(shares);
-    if (masking.softcap > 0) d_scores = at::tanh_backward(d_scores, bent);
-    const at::Tensor by_type = d_scores.mul_(masking.scale).to(type);
+    add(d_value, product(shares.transpose(1, 2), dy));
     d_query.narrow(2, first, own.size())
-        .copy_(scores.heads(product(by_type, scores.part(in[1], keys)), own.size()));
-    add(d_key, product(by_type.transpose(1, 2), scores.rows(in[0], own)));
+        .copy_(scores.heads(product(d_scores, scores.part(in[1], keys)), own.size()));
+    add(d_key, product(d_scores.transpose(1, 2), scores.rows(in[0], own)));
   }
   return {d_query, d_key.view(in[1].sizes()).to(type), d_value.view(in[2].sizes()).to(type)};
 }

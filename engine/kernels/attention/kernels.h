@@ -146,7 +146,44 @@ struct CachedAttention {
   float softcap = 0;        ///< c: scores are c tanh(score / c); 0: as they are
 };
 
+/// Which keys a query sees.
+struct SeenKeys {
+  const std::int32_t* places;     ///< [queries]: row of each query among all keys
+  const std::int32_t* sequences;  ///< [all keys]: which sequence has it; null: there is one
+  std::int64_t queries;           ///< a row r of scores is of query r % queries
+  std::int64_t first_key;         ///< of the scores' keys among all
+  std::int64_t window;            ///< keys that a query sees, its own included; 0: all
+  bool causal;
+};
+
+/// Softmax of capped scores c tanh(scale s / c) over the keys that a query sees; without a cap of
+/// scale s. Gemma 2 (arXiv:2408.00118, section 2).
+struct CappedSoftmax {
+  const float* scores;  ///< [rows, keys]
+  void* shares;         ///< [rows, keys]
+  float* log_sum_exp;   ///< [rows]
+  std::int64_t rows, keys;
+  float scale, softcap;  ///< softcap 0: no cap
+  SeenKeys seen;
+  DType dtype;  ///< of shares
+};
+
+/// Shares again, and the gradient of the scores.
+struct CappedSoftmaxBackward {
+  const float* scores;       ///< [rows, keys]
+  const float* d_shares;     ///< [rows, keys]
+  const float* log_sum_exp;  ///< [rows]
+  const void *out, *d_out;   ///< [rows, width] of attention
+  void *shares, *d_scores;   ///< [rows, keys]
+  std::int64_t rows, keys, width;
+  float scale, softcap;
+  SeenKeys seen;
+  DType dtype;  ///< of out, d_out, shares and d_scores
+};
+
 namespace cuda {
+void capped_softmax(const CappedSoftmax& args, cudaStream_t stream);
+void capped_softmax_backward(const CappedSoftmaxBackward& args, cudaStream_t stream);
 void store_heads(const StoreHeads& args, cudaStream_t stream);
 void cached_attention(const CachedAttention& args, cudaStream_t stream);
 void rotate_heads(const RotateHeads& args, cudaStream_t stream);
@@ -156,6 +193,8 @@ void resize_rows(const ResizeRows& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
+void capped_softmax(const CappedSoftmax& args);
+void capped_softmax_backward(const CappedSoftmaxBackward& args);
 void store_heads(const StoreHeads& args);
 void stretch_heads(const StretchHeads& args);
 void resize_rows(const ResizeRows& args);

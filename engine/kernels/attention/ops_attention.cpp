@@ -180,12 +180,13 @@ std::int64_t attention_head_groups(const AttentionShape& shape, std::int64_t row
 }
 
 std::int64_t attention_score_bytes(const AttentionShape& shape, std::int64_t batch,
-                                   std::int64_t tokens) {
-  // Backward, tanh of the scores, the scores, the shares and their gradients.
-  constexpr std::int64_t kFloatBytes = 4, kAtOnce = 4;
+                                   std::int64_t tokens, int compute_bytes) {
+  // Backward: scores and gradients of shares in fp32, shares and gradients of scores.
+  constexpr std::int64_t kFloatBytes = 4;
   if (shape.softcap == 0) return 0;
   const std::int64_t heads = batch * shape.heads;
-  return kAtOnce * kFloatBytes * heads * composed_queries(heads, tokens, tokens) * tokens;
+  return 2 * (kFloatBytes + compute_bytes) * heads * composed_queries(heads, tokens, tokens) *
+         tokens;
 }
 
 at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,

@@ -90,7 +90,8 @@ RowLosses for_each_chunk(const at::Tensor& x, const Parameter& table, const RowT
     }
     loss_rows(logits, targets.rows(first, count), grad_loss, losses.loss.narrow(0, first, count),
               losses.top1.narrow(0, first, count));
-    if (bent.defined()) logits.copy_(at::tanh_backward(logits, bent));
+    at::Tensor in_place = logits;
+    if (bent.defined()) at::tanh_backward_out(in_place, logits, bent);
     if (each) each(first, part, logits);
   }
   return losses;

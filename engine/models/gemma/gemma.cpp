@@ -8,7 +8,9 @@ namespace {
 void specialize_gemma2(std::string_view name, DecoderConfig& config) {
   if (name == "gemma-2-27b") config.attention_scalar = 144;  // width / heads
 }
-void specialize_gemma3(std::string_view, DecoderConfig&) {}
+void specialize_gemma3(std::string_view, DecoderConfig& config) {
+  config.window = 512;  // that of 270m and 1b; files that name none mean 4,096
+}
 
 nlohmann::json cap_field(double cap) { return cap > 0 ? nlohmann::json(cap) : nlohmann::json(); }
 
