@@ -237,45 +237,70 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
   });
 }
 
-constexpr int kFinishLanes = 8;   // channels of a block: a sector of 32 bytes
-constexpr int kFinishRows = 128;  // of partial sums that are under way together
+constexpr int kFinishChannels = 8;  // of a block: a sector of 32 bytes
+constexpr int kFinishRows = 128;    // of partial sums that are under way together
+constexpr int kFinishThreads = kFinishChannels * kFinishRows;
 
-/// Both sums of the channel of threadIdx.x over the rows of `partial` [rows, 2, channels]; those of
-/// threadIdx.y == 0 are whole.
+unsigned finish_grid(std::int64_t channels) { return blocks_for(channels, kFinishChannels); }
+/// Few partial sums are added by few threads, which start sooner.
+dim3 finish_block(std::int64_t partials) {
+  return {kFinishChannels, partials > kWarp ? unsigned{kFinishRows} : unsigned{kWarp}};
+}
+
+/// Of each of a block's channels one thread goes on with the sums: the first lane of a warp.
+struct FinishPlace {
+  std::int64_t channel;
+  bool active;
+  __device__ explicit FinishPlace(std::int64_t channels) {
+    const auto thread =
+        static_cast<int>(threadIdx.y) * kFinishChannels + static_cast<int>(threadIdx.x);
+    channel = static_cast<std::int64_t>(blockIdx.x) * kFinishChannels + thread / kWarp;
+    active = thread % kWarp == 0 && thread / kWarp < kFinishChannels && channel < channels;
+  }
+};
+
+/// Both sums of a FinishPlace's channel over the rows of `partial` [rows, 2, channels]. All threads
+/// of the block call it.
 struct TwoSums {
   float first, second;
 };
-__device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_t channels,
-                            std::int64_t channel) {
-  __shared__ float sums[2][kFinishRows][kFinishLanes + 1];
+__device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_t channels) {
+  __shared__ float sums[2][kFinishRows][kFinishChannels + 1];
+  const std::int64_t channel =
+      static_cast<std::int64_t>(blockIdx.x) * kFinishChannels + threadIdx.x;
+  const auto step = static_cast<int>(blockDim.y);
   float total[2] = {};
   if (channel < channels) {
 #pragma unroll 8
-    for (std::int64_t row = threadIdx.y; row < rows; row += kFinishRows) {
+    for (std::int64_t row = threadIdx.y; row < rows; row += step) {
       total[0] += partial[row * 2 * channels + channel];
       total[1] += partial[(row * 2 + 1) * channels + channel];
     }
   }
 #pragma unroll
   for (int k = 0; k < 2; ++k) sums[k][threadIdx.y][threadIdx.x] = total[k];
+  __syncthreads();
+  const auto thread =
+      static_cast<int>(threadIdx.y) * kFinishChannels + static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarp, lane = thread % kWarp;
+  if (warp >= kFinishChannels) return {};
 #pragma unroll
-  for (int half = kFinishRows / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.y) < half) {
+  for (int k = 0; k < 2; ++k) {
+    total[k] = sums[k][lane][warp];
+    if (step == kFinishRows)
+      total[k] = (total[k] + sums[k][lane + 64][warp]) +
+                 (sums[k][lane + 32][warp] + sums[k][lane + 96][warp]);
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
-        sums[k][threadIdx.y][threadIdx.x] += sums[k][threadIdx.y + half][threadIdx.x];
-    }
+    for (int half = kWarp / 2; half > 0; half /= 2)
+      total[k] += __shfl_down_sync(0xffffffffu, total[k], half);
   }
-  if (threadIdx.y != 0) return {};
-  return {sums[0][0][threadIdx.x], sums[1][0][threadIdx.x]};
+  return {total[0], total[1]};
 }
 
-__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
-    move_sums_kernel(const BatchNormMoveSums a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
-  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
-  if (threadIdx.y != 0 || channel >= a.channels) return;
+__global__ void __launch_bounds__(kFinishThreads) move_sums_kernel(const BatchNormMoveSums a) {
+  const auto [channel, active] = FinishPlace(a.channels);
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels);
+  if (!active) return;
   const auto count = static_cast<double>(valid_samples(a.valid, a.samples) * a.pixels);
   const double sum = sums.first, off = static_cast<double>(a.centre[channel]) - a.origin[channel];
   a.sums[channel] = sum + count * off;
@@ -283,11 +308,10 @@ __global__ void __launch_bounds__(kFinishLanes* kFinishRows)
   if (channel == 0) a.sums[2 * a.channels] = count;
 }
 
-__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
-    add_sums_kernel(const BatchNormAddSums a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
-  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
-  if (threadIdx.y != 0 || channel >= a.channels) return;
+__global__ void __launch_bounds__(kFinishThreads) add_sums_kernel(const BatchNormAddSums a) {
+  const auto [channel, active] = FinishPlace(a.channels);
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels);
+  if (!active) return;
   a.sums[channel] = sums.first;
   a.sums[a.channels + channel] = sums.second * a.rstd[channel];
 }
@@ -299,8 +323,7 @@ struct MeanVariance {
 
 /// From `sums` of this rank, or those of all ranks where they are shared.
 __device__ MeanVariance mean_variance(const BatchNormFinish& a, const TwoSums& sums,
-                                      std::int64_t channel) {
-  const float centre = a.centre[channel];
+                                      std::int64_t channel, float centre) {
   float count, off, raw;
   if (a.shared == nullptr) {
     count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
@@ -317,32 +340,52 @@ __device__ MeanVariance mean_variance(const BatchNormFinish& a, const TwoSums& s
   return {centre + off, raw < 0 ? 0 : raw, count};  // nan stays
 }
 
-template <typename T>
-__device__ void fold(float mean, float rstd, const void* weight, const void* bias,
-                     std::int64_t channel, float* scale, float* shift) {
-  const float factor = to_float(static_cast<const T*>(weight)[channel]) * rstd;
+/// Weight and bias of a channel.
+struct Affine {
+  float weight, bias;
+  template <typename T, typename Args>
+  __device__ static Affine of(const Args& a, std::int64_t channel) {
+    return {to_float(static_cast<const T*>(a.weight)[channel]),
+            to_float(static_cast<const T*>(a.bias)[channel])};
+  }
+};
+
+__device__ void fold(float mean, float rstd, const Affine& affine, std::int64_t channel,
+                     float* scale, float* shift) {
+  const float factor = affine.weight * rstd;
   scale[channel] = factor;
-  shift[channel] = to_float(static_cast<const T*>(bias)[channel]) - mean * factor;
+  shift[channel] = affine.bias - mean * factor;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
-    finish_kernel(const BatchNormFinish a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const BatchNormFinish a) {
+  const auto [channel, active] = FinishPlace(a.channels);
+  // Read while the sums are under way.
+  float centre = 0, samples = 0, mean_sum = 0, variance_sum = 0;
+  Affine affine{};
+  if (active) {
+    centre = a.centre[channel];
+    affine = Affine::of<T>(a, channel);
+    samples = static_cast<float>(valid_samples(a.valid, a.samples));
+    if (a.mean_sum != nullptr) {
+      mean_sum = a.mean_sum[channel];
+      variance_sum = a.variance_sum[channel];
+    }
+  }
   TwoSums sums{};
-  if (a.shared == nullptr) sums = add_rows(a.partial, a.partials, a.channels, channel);
-  if (threadIdx.y != 0 || channel >= a.channels) return;
-  const auto samples = static_cast<float>(valid_samples(a.valid, a.samples));
-  const auto [mean, variance, count] = mean_variance(a, sums, channel);
+  if (a.shared == nullptr) sums = add_rows(a.partial, a.partials, a.channels);
+  if (!active) return;
+  const auto [mean, variance, count] = mean_variance(a, sums, channel, centre);
   const float rstd = 1.0f / sqrtf(variance + a.eps);
   a.mean[channel] = mean;
   a.rstd[channel] = rstd;
   if (channel == 0) *a.count = count;
   if (a.mean_sum != nullptr) {
-    a.mean_sum[channel] += samples * mean;
-    a.variance_sum[channel] += samples * (variance * (count / fmaxf(count - 1.0f, 1.0f)));
+    a.mean_sum[channel] = mean_sum + samples * mean;
+    a.variance_sum[channel] =
+        variance_sum + samples * (variance * (count / fmaxf(count - 1.0f, 1.0f)));
   }
-  fold<T>(mean, rstd, a.weight, a.bias, channel, a.scale, a.shift);
+  fold(mean, rstd, affine, channel, a.scale, a.shift);
 }
 
 template <typename T>
@@ -350,22 +393,33 @@ __global__ void __launch_bounds__(kChannelThreads) fold_kernel(const BatchNormFo
   const std::int64_t channel =
       static_cast<std::int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= a.channels) return;
-  fold<T>(a.mean[channel], a.rstd[channel], a.weight, a.bias, channel, a.scale, a.shift);
+  fold(a.mean[channel], a.rstd[channel], Affine::of<T>(a, channel), channel, a.scale, a.shift);
 }
 
-__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
+__global__ void __launch_bounds__(kFinishThreads)
     backward_finish_kernel(const BatchNormBackwardFinish a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
-  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
-  if (threadIdx.y != 0 || channel >= a.channels) return;
-  const float count = *a.count, share = count > 0 ? 1.0f / count : 0;
-  const float rstd = a.rstd[channel], scale = a.scale[channel];
-  const float along = rstd * sums.second;  // the sum of dz * x_hat
+  const auto [channel, active] = FinishPlace(a.channels);
   const bool own = a.all_sums == nullptr;
-  a.slope[channel] = -scale * rstd * (own ? along : a.all_sums[a.channels + channel]) * share;
-  a.offset[channel] = -scale * (own ? sums.first : a.all_sums[channel]) * share;
-  if (a.grad_weight != nullptr) a.grad_weight[channel] += along;
-  if (a.grad_bias != nullptr) a.grad_bias[channel] += sums.first;
+  // Read while the sums are under way.
+  float count = 0, rstd = 0, scale = 0, grad_weight = 0, grad_bias = 0;
+  TwoSums all{};
+  if (active) {
+    count = *a.count;
+    rstd = a.rstd[channel];
+    scale = a.scale[channel];
+    if (!own) all = {a.all_sums[channel], a.all_sums[a.channels + channel]};
+    if (a.grad_weight != nullptr) grad_weight = a.grad_weight[channel];
+    if (a.grad_bias != nullptr) grad_bias = a.grad_bias[channel];
+  }
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels);
+  if (!active) return;
+  const float share = count > 0 ? 1.0f / count : 0;
+  const float along = rstd * sums.second;  // the sum of dz * x_hat
+  if (own) all = {sums.first, along};
+  a.slope[channel] = -scale * rstd * all.second * share;
+  a.offset[channel] = -scale * all.first * share;
+  if (a.grad_weight != nullptr) a.grad_weight[channel] = grad_weight + along;
+  if (a.grad_bias != nullptr) a.grad_bias[channel] = grad_bias + sums.first;
 }
 
 /// Shared memory for the factors of the samples, where a kernel knows them.
@@ -438,15 +492,13 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& args, cudaStream_t 
 
 void batch_norm_move_sums(const BatchNormMoveSums& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  move_sums_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0,
-                     stream>>>(args);
+  move_sums_kernel<<<finish_grid(args.channels), finish_block(args.partials), 0, stream>>>(args);
   check_launch("batch_norm_move_sums");
 }
 
 void batch_norm_add_sums(const BatchNormAddSums& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  add_sums_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0,
-                    stream>>>(args);
+  add_sums_kernel<<<finish_grid(args.channels), finish_block(args.partials), 0, stream>>>(args);
   check_launch("batch_norm_add_sums");
 }
 
@@ -454,8 +506,7 @@ void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream) {
   if (args.channels == 0) return;
   with_type(args.dtype, [&](auto zero) {
     finish_kernel<decltype(zero)>
-        <<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0, stream>>>(
-            args);
+        <<<finish_grid(args.channels), finish_block(args.partials), 0, stream>>>(args);
   });
   check_launch("batch_norm_finish");
 }
@@ -471,8 +522,8 @@ void batch_norm_fold(const BatchNormFold& args, cudaStream_t stream) {
 
 void batch_norm_backward_finish(const BatchNormBackwardFinish& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  backward_finish_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows),
-                           0, stream>>>(args);
+  backward_finish_kernel<<<finish_grid(args.channels), finish_block(args.partials), 0, stream>>>(
+      args);
   check_launch("batch_norm_backward_finish");
 }
 
