@@ -1,11 +1,7 @@
 #include "engine/train/execute/executor.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,21 +11,12 @@
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
-#include "engine/kernels/later_scope.h"
 #include "engine/kernels/optimizer/optimizer.h"
-#include "engine/train/measure/step_totals.h"
 #include "engine/train/session/learning_rate.h"
 
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
-constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
-/// What rank 0 asks for: steps to trace, and kSaveRequest more for a checkpoint.
-constexpr std::int64_t kRequests = kStopVotes + 1;
-constexpr int kSaveRequest = 1 << 16;
-constexpr std::int64_t kNumSums = kRequests + 1;
-static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
 
 /// The point that `stream` has been given work up to, with its time.
@@ -52,16 +39,6 @@ bool allocated(BufferRole role) {
   return role == gathered || role == whole_gradient || role == shard_sum || role == wire ||
          role == second_shard || role == coded_parameters || role == coded_gradient ||
          in_bytes(role);
-}
-
-/// The indices of this rank along axes with several ranks.
-std::map<CommAxis, int> indices_along(const Communicators& communicators) {
-  std::map<CommAxis, int> indices;
-  for (const auto& [channel, ranks] : communicators) {
-    // Links between stages have two ranks.
-    if (channel.axis != CommAxis::pipeline) indices[channel.axis] = ranks->rank();
-  }
-  return indices;
 }
 
 /// `gradients`: as they are held.
@@ -92,9 +69,13 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       updater_(states,
                {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
       offloader_(strategy.training, states, updater_, options.offload),
-      memory_(states, indices_along(communicators)),
+      groups_(states, communicators, offloader_, updater_,
+              {.seed = options.seed, .data_rank = options.data_rank}),
+      blocks_(model),
       step_end_(options.device),
-      timer_(options.device, options.timed_every, record) {
+      timer_(options.device, options.timed_every, record),
+      sums_(step_sum_elements(all_states(model)), num_figures(), options.device),
+      running_states_(all_states(model), sums_.running()) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = !computes(static_cast<Lane>(name));
@@ -107,19 +88,10 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   }
   allocate_buffers();
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
-  const std::vector<BlockState*> block_states = all_states(model);
-  const std::int64_t step_sums = step_sum_elements(block_states), figures = num_figures();
-  const at::Tensor all =
-      at::zeros({step_sums + figures + kNumSums + optimizer::kControlSize}, fp32);
-  reduced_sums_ = all.narrow(0, 0, step_sums + figures + kNumSums);
-  running_states_.emplace(block_states, all.narrow(0, 0, step_sums));
-  telemetry_ = all.narrow(0, step_sums, figures + kNumSums + optimizer::kControlSize);
-  sums_ = telemetry_.narrow(0, figures, kNumSums);
-  control_ = telemetry_.narrow(0, figures + kNumSums, optimizer::kControlSize);
   context_.pair_loss = options.pair_loss;
-  if (figures > 0) context_.pair_figures = telemetry_.narrow(0, 0, figures);
+  context_.pair_figures = sums_.pair_figures();
   context_.label_smoothing = options.optimizer.label_smoothing;
-  context_.totals = sums_.narrow(0, kTotals, kNumTotals);
+  context_.totals = sums_.totals();
   context_.keep_hidden = strategy.training.keeps_hidden;
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
@@ -144,29 +116,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   set_control({.loss_scale = first_loss_scale(options.precision)});
 }
 
-void Executor::set_control(const ControlState& state) {
-  using namespace optimizer;
-  const at::Tensor host = at::zeros({kControlSize}, at::kFloat);
-  auto* values = host.mutable_data_ptr<float>();
-  values[kLossScale] = static_cast<float>(state.loss_scale);
-  values[kGoodSteps] = static_cast<float>(state.good_steps);
-  values[kAppliedSteps] = static_cast<float>(state.applied_steps);
-  values[kSkippedSteps] = static_cast<float>(state.skipped_steps);
-  values[kToleratedSteps] = static_cast<float>(state.tolerated_steps);
-  control_.copy_(host);
-  synchronize(options_.device);
-}
-
 Executor::Prepared Executor::prepare(const Program& program) const {
-  Prepared prepared;
-  prepared.program = &program;
-  prepared.events.resize(program.actions.size());
-  prepared.buffers.resize(program.buffers.size());
-  prepared.outputs.resize(program.buffers.size());
-  prepared.inputs.resize(program.buffers.size());
-  prepared.received.resize(program.buffers.size());
-  prepared.deferred.resize(program.buffers.size());
-  prepared.jobs.resize(program.actions.size());
+  Prepared prepared(program);
   for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
     if (action.kind == ActionKind::receive_down || action.kind == ActionKind::receive_up)
@@ -235,9 +186,9 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   timer_.begin(inputs.step, lane(Lane::compute));
   {
     const StreamScope scope(lane(Lane::compute));
-    reduced_sums_.zero_();
+    sums_.clear();
     const auto mean_over = [&](std::int64_t number) {
-      return at::div(control_.select(0, optimizer::kLossScale),
+      return at::div(sums_.control().select(0, optimizer::kLossScale),
                      std::max(1.0, static_cast<double>(number)));
     };
     seed_.copy_(mean_over(inputs.targets));
@@ -248,11 +199,10 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .samples = inputs.samples,
-                  .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
+                  .host = sums_.to_host(),
                   .start = start,
                   .end = nullptr,
                   .replicas = std::exchange(compared_, std::nullopt)};
-  pending.host.copy_(telemetry_, /*non_blocking=*/true);
   pending.end = moment(lane(Lane::compute));
   pending_.push_back(std::move(pending));
   step_end_.record(lane(Lane::compute));
@@ -269,32 +219,12 @@ StepOutcome Executor::take_outcome() {
   offloader_.rethrow();
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
-  const auto* figures = pending.host.const_data_ptr<float>();
-  const float* sums = figures + num_figures();
-  const float* control = sums + kNumSums;
-  const EvaluationTotals totals = means(sums + kTotals);
-  return {.step = pending.step,
-          .step_s = pending.end->seconds_since(*pending.start),
-          .loss = totals.loss,
-          .top1 = totals.top1,
-          .top5 = totals.top5,
-          .targets = totals.targets,
-          .balance_loss =
-              sums[kTotals + kBalanceTotal] / std::max(1.0, static_cast<double>(pending.samples)),
-          .pairs = num_figures() == 0 ? std::nullopt
-                                      : std::optional(pair_means(figures, totals.targets)),
-          .gradient_norm = control[optimizer::kGradientNorm],
-          .loss_scale = control[optimizer::kLossScale],
-          .good_steps = control[optimizer::kGoodSteps],
-          .applied_steps = control[optimizer::kAppliedSteps],
-          .skipped_steps = control[optimizer::kSkippedSteps],
-          .tolerated_steps = control[optimizer::kToleratedSteps],
-          .skipped = control[optimizer::kSkip] != 0,
-          .stop = sums[kStopVotes] > 0,
-          .trace_steps = static_cast<int>(sums[kRequests]) % kSaveRequest,
-          .save = sums[kRequests] >= kSaveRequest,
-          .times = timer_.take(pending.step),
-          .replicas = pending.replicas};
+  StepOutcome outcome = sums_.outcome(pending.host, pending.samples);
+  outcome.step = pending.step;
+  outcome.step_s = pending.end->seconds_since(*pending.start);
+  outcome.times = timer_.take(pending.step);
+  outcome.replicas = pending.replicas;
+  return outcome;
 }
 
 void Executor::observe(StepObserver* observer) {
@@ -386,19 +316,11 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
         if (action.micro_batch == 0) first_loaded_ = buffer;
       }
       perform(prepared, i, batch_of(action, source), inputs, context);
-      free_activations(prepared, action);
+      prepared.activations.free(action);
       if (timed) timer_.end_action(action.lane, !action.comm.empty(), stream);
     }
     if (training && observer_ != nullptr) observer_->end(i);
     if (prepared.events[last]) prepared.events[last]->record(stream);
-  }
-}
-
-void Executor::free_activations(Prepared& prepared, const Action& action) {
-  for (const int id : action.frees) {
-    prepared.outputs[to_index(id)].clear();
-    prepared.inputs[to_index(id)].clear();
-    prepared.deferred[to_index(id)].clear();
   }
 }
 
@@ -429,27 +351,29 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case fetch_parameters:
     case fetch_states:
     case evict_states:
-      run_work(prepared, action, inputs.step);
+      groups_.run(action, prepared.memory(), inputs.step, lane(action.lane));
       break;
     case release:
       states_.unbind_values(action.group);
       break;
     case forward:
     case recompute:
-      this->forward(prepared, action, *batch, of_micro_batch);
+      blocks_.forward(*prepared.program, action, *batch, of_micro_batch, prepared.activations);
       break;
     case backward:
     case backward_input:
-      this->backward(prepared, action);
+      blocks_.backward(*prepared.program, action, seed_, prepared.activations);
       break;
     case backward_weight:
-      this->backward_weight(prepared, action);
+      BlockRunner::backward_weight(*prepared.program, action, prepared.activations);
       break;
     case norm:
       this->norm(std::get<work::Norm>(action.work.front()), inputs);
       break;
     case update:
-      this->update(prepared, action, inputs);
+      groups_.update(action, prepared.memory(),
+                     {.learning = inputs.lr, .average_share = inputs.average_share},
+                     sums_.control(), lane(action.lane));
       break;
     case fetch_input:
     case evict_input:
@@ -479,82 +403,19 @@ at::Tensor Executor::dropout_seed(int micro_batch) const {
   return dropout_seeds_.defined() ? dropout_seeds_.select(0, micro_batch) : at::Tensor();
 }
 
-void Executor::forward(Prepared& prepared, const Action& action, const Batch& batch,
-                       const BlockContext& context) {
-  const Program& program = *prepared.program;
-  const std::size_t block = to_index(action.block);
-  const int saved = program.find(action.writes, BufferRole::saved);
-  const bool keep = saved >= 0;
-  Tensors inputs;
-  int input = program.find(action.reads, BufferRole::fetched_input);
-  if (input < 0) input = program.find(action.reads, BufferRole::output);
-  if (input >= 0) {
-    for (const at::Tensor& tensor : prepared.outputs[to_index(input)]) {
-      inputs.push_back(tensor.detach());
-      if (keep) inputs.back().requires_grad_(true);
-    }
-  }
-  // A recomputation must not count its samples a second time; only the head counts, and it is never
-  // recomputed.
-  const at::AutoGradMode mode(keep);
-  const int output = program.find(action.writes, BufferRole::output);
-  Tensors& outputs = prepared.outputs[to_index(output)];
-  outputs = model_.blocks[block]->forward(inputs, batch, context);
-  if (keep) prepared.inputs[to_index(saved)] = std::move(inputs);
-  if (after_forward_) after_forward_(action.block, outputs);
-}
-
-void Executor::backward(Prepared& prepared, const Action& action) {
-  const Program& program = *prepared.program;
-  // It frees its own output, and may read and free that of the block before.
-  const auto own = std::ranges::find_if(action.frees, [&](int id) {
-    const Buffer& buffer = program.buffers[to_index(id)];
-    return buffer.role == BufferRole::output && buffer.owner == action.block;
-  });
-  const Tensors& outputs = prepared.outputs[to_index(*own)];
-  const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
-  const int ends_chunk = program.find(action.reads, BufferRole::output_gradient),
-            begins_chunk = program.find(action.writes, BufferRole::output_gradient);
-  Tensors& handed_on = output_gradients_[action.lane];
-  Tensors seeds =
-      ends_chunk >= 0 ? prepared.outputs[to_index(ends_chunk)] : std::exchange(handed_on, {});
-  if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
-  const int held = program.find(action.writes, BufferRole::held);
-  const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(),
-                         held < 0 ? nullptr : &prepared.deferred[to_index(held)]);
-  if (inputs.empty()) {
-    torch::autograd::backward(outputs, seeds);
-    return;
-  }
-  Tensors& gradients = begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : handed_on;
-  gradients = torch::autograd::grad(outputs, inputs, seeds);
-}
-
-void Executor::backward_weight(Prepared& prepared, const Action& action) {
-  const int held = prepared.program->find(action.frees, BufferRole::held);
-  for (const auto& work : prepared.deferred[to_index(held)]) work();
-}
-
 void Executor::norm(const work::Norm& norm, const StepInputs& inputs) {
-  for (const work::Square& square : norm.squares) {
-    states_.settle_gradients(training_.program->buffers[to_index(square.gradient.buffer)].owner);
-    // Each element counts once, also where other ranks hold it.
-    optimizer::add_squares(memory_.tensor(square.gradient, buffers_of(training_)),
-                           1.0 / square.holders, sums_);
-  }
-  if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
-  const int requests = inputs.requests.trace_steps + (inputs.requests.save ? kSaveRequest : 0);
-  if (requests > 0) sums_.select(0, kRequests).fill_(requests);
+  groups_.add_squares(norm, training_.memory(), sums_.sums());
+  sums_.request(inputs.requests);
   const Stream& compute = lane(Lane::compute);
   timer_.begin_action(Lane::compute, compute);
-  communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);
+  sums_.add_over(communicator(kWorldChannel));
   timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
   // All forwards have read what was gathered, and no update has begun.
   if (inputs.before_update) inputs.before_update();
   if (inputs.replicas != nullptr) compared_ = inputs.replicas->compare(communicator(kWorldChannel));
   const LossScaleConfig& scale = options_.precision.loss_scale;
   optimizer::finish_gradients(
-      control_, sums_,
+      sums_.control(), sums_.sums(),
       {.clip_norm = options_.optimizer.clip_norm,
        .loss_scaling = {.dynamic = options_.compute == at::kHalf && scale.fixed == 0,
                         .growth_interval = scale.growth_interval,
@@ -563,10 +424,10 @@ void Executor::norm(const work::Norm& norm, const StepInputs& inputs) {
                         .minimum = static_cast<float>(scale.minimum)},
        .beta1 = options_.optimizer.betas[0],
        .beta2 = options_.optimizer.betas[1]});
-  const at::Tensor skip = control_.select(0, optimizer::kSkip);
-  running_states_->apply(skip, inputs.samples * model_.frames);
+  const at::Tensor skip = sums_.control().select(0, optimizer::kSkip);
+  running_states_.apply(skip, inputs.samples * model_.frames);
   if (inputs.average_share > 0) states_.average_block_states(inputs.average_share, skip);
-  offloader_.copy_control(control_);
+  offloader_.copy_control(sums_.control());
 }
 
 }  // namespace dstrain

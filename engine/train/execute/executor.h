@@ -18,12 +18,16 @@
 #include "engine/models/model.h"
 #include "engine/program/strategy.h"
 #include "engine/recipe/recipe.h"
+#include "engine/train/execute/block_runner.h"
 #include "engine/train/execute/communicators.h"
 #include "engine/train/execute/feeder.h"
+#include "engine/train/execute/group_work.h"
 #include "engine/train/execute/lane_thread.h"
 #include "engine/train/execute/non_finite.h"
 #include "engine/train/execute/replicas.h"
 #include "engine/train/execute/segments.h"
+#include "engine/train/execute/step_outcome.h"
+#include "engine/train/execute/step_sums.h"
 #include "engine/train/execute/updater.h"
 #include "engine/train/measure/step_timer.h"
 #include "engine/train/state/offloader.h"
@@ -32,39 +36,6 @@
 #include "engine/train/state/view_memory.h"
 
 namespace dstrain {
-
-/// Means over pairs of answers, as TRL names them.
-struct PairMeans {
-  double rewards_chosen = 0, rewards_rejected = 0;
-  double logps_chosen = 0, logps_rejected = 0;
-  [[nodiscard]] double margin() const { return rewards_chosen - rewards_rejected; }
-};
-
-/// What the ranks agreed on about one optimizer step.
-struct StepOutcome {
-  std::int64_t step = 0;
-  /// Time of the step on this rank's device: from the end of the step before it where that one was
-  /// under way when this one was enqueued, else from its own first work.
-  double step_s = 0;
-  double loss = 0;  ///< mean over the targets of the global batch
-  double top1 = 0;  ///< share of targets; nan beside a loss that is not finite
-  double top5 = 0;
-  double targets = 0;       ///< labelled samples or tokens
-  double balance_loss = 0;  ///< of experts, mean over samples and layers, without its coefficient
-  std::optional<PairMeans> pairs = {};  ///< where samples are pairs
-  double gradient_norm = 0;
-  double loss_scale = 1;
-  double good_steps = 0;
-  double applied_steps = 0;
-  double skipped_steps = 0;
-  double tolerated_steps = 0;        ///< that the hysteresis of the loss scale has taken up
-  bool skipped = false;              ///< a gradient was not finite
-  bool stop = false;                 ///< some rank was asked to stop
-  int trace_steps = 0;               ///< that rank 0 was asked to trace from now on
-  bool save = false;                 ///< rank 0 wants a checkpoint by the clock
-  std::optional<StepTimes> times{};  ///< of this rank, where the step was timed
-  std::optional<Replicas::Hashes> replicas{};  ///< where they were compared
-};
 
 /// An action inside a graph that was launched.
 struct ReplayedAction {
@@ -87,14 +58,6 @@ class StepObserver {
   virtual void end_step() = 0;
 };
 
-/// What a rank was asked for from outside; all ranks learn of it by the step's sums.
-struct StepRequests {
-  bool stop = false;
-  // Rank 0 alone may ask for these.
-  int trace_steps = 0;  ///< from 1 to trace::kMaxTraceSteps
-  bool save = false;
-};
-
 struct StepInputs {
   std::int64_t step = 0;
   double lr = 0;
@@ -104,28 +67,6 @@ struct StepInputs {
   StepRequests requests = {};
   const Replicas* replicas = nullptr;  ///< of parameters, to be compared before they are updated
   std::function<void()> before_update = {};  ///< on the compute lane, before that; for tests
-};
-
-struct EvaluationTotals {
-  double loss = 0;  ///< mean
-  double top1 = 0;  ///< nan beside a loss that is not finite
-  double top5 = 0;
-  double targets = 0;
-  /// [classes, classes] int64 on the host, of images: how often samples of the class of the row
-  /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
-  /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
-  at::Tensor confusion = {};
-  std::optional<PairMeans> pairs = {};         ///< where samples are pairs
-  std::vector<EvaluationTotals> members = {};  ///< of a mixture, in its order
-};
-
-/// State of the dynamic loss scale and the counters that a checkpoint keeps.
-struct ControlState {
-  double loss_scale = 1;
-  double good_steps = 0;
-  double applied_steps = 0;
-  double skipped_steps = 0;
-  double tolerated_steps = 0;
 };
 
 struct ExecutorOptions {
@@ -192,7 +133,7 @@ class Executor {
     return lanes_[static_cast<std::size_t>(name)];
   }
 
-  void set_control(const ControlState& state);
+  void set_control(const ControlState& state) { sums_.set_control(state); }
   /// What it has allocated for the buffers of that role in all its programs.
   [[nodiscard]] Bytes allocated_bytes(BufferRole role) const;
 
@@ -204,22 +145,29 @@ class Executor {
 
  private:
   struct Prepared {
-    const Program* program = nullptr;
+    explicit Prepared(const Program& of)
+        : program(&of),
+          events(of.actions.size()),
+          buffers(of.buffers.size()),
+          activations(of.buffers.size()),
+          received(of.buffers.size()),
+          jobs(of.actions.size()) {}
+
+    const Program* program;
     std::vector<std::string> names;
     std::vector<std::optional<Event>> events;  ///< where another action waits for this one
     /// By buffer of the program; undefined for state at rest, batches and activations, which
     /// others hold.
     std::vector<at::Tensor> buffers;
-    /// By buffer of the program: what a block returned, with autograd's graph where it was kept.
-    std::vector<Tensors> outputs;
-    /// By buffer of saved tensors: the inputs of the block that autograd's graph begins with.
-    std::vector<Tensors> inputs;
+    Activations activations;
     /// By buffer that another stage fills: the tensors that it is received into.
     std::vector<Tensors> received;
-    /// By buffer of held tensors: the second part of a backward.
-    std::vector<DeferredWork> deferred;
     /// By action: the last job that it was on the thread of its lane; 0: none.
     std::vector<std::int64_t> jobs;
+
+    [[nodiscard]] ViewMemory::Buffers memory() const {
+      return {.program = *program, .tensors = buffers};
+    }
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
   /// Allocates the slots and reduction buffers, which the programs use in turn.
@@ -239,8 +187,6 @@ class Executor {
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
                const BlockContext& context);
-  /// Lets go of the outputs and saved tensors that the action frees.
-  static void free_activations(Prepared& prepared, const Action& action);
   /// Runs the program but for what a rehearsal leaves out, and waits for it.
   void rehearse(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
                 const BlockContext& context);
@@ -261,33 +207,14 @@ class Executor {
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
-  /// What an action on parameters and gradients of groups does, in order.
-  void run_work(const Prepared& prepared, const Action& action, std::int64_t step);
-  void exchange(const Prepared& prepared, const Action& action, const work::Exchange& exchange);
-  void move(const Prepared& prepared, const Action& action, const work::Move& move);
-  void code(const Prepared& prepared, const Action& action, const work::Code& code,
-            std::int64_t step);
-  /// Points blocks to the parameters that the action made whole in a slot.
-  void bind_whole(const Prepared& prepared, const Action& action);
   /// The copy of a block's output to the host or back.
   void move_input(Prepared& prepared, const Action& action);
   /// The output, or its gradient, that `action` reads on a lane of its own.
   [[nodiscard]] Tensors output_for(const Prepared& prepared, const Action& action);
-  void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
-  [[nodiscard]] static ViewMemory::Buffers buffers_of(const Prepared& prepared) {
-    return {.program = *prepared.program, .tensors = prepared.buffers};
-  }
-  void forward(Prepared& prepared, const Action& action, const Batch& batch,
-               const BlockContext& context);
-  void backward(Prepared& prepared, const Action& action);
-  static void backward_weight(Prepared& prepared, const Action& action);
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return communicators_.at(channel);
   }
   void norm(const work::Norm& norm, const StepInputs& inputs);
-  [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
-                                            NonFiniteSite::Where where) const;
-  [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
   /// Figures of pairs; 0 where samples are none.
   [[nodiscard]] std::int64_t num_figures() const {
     return options_.pair_loss.kind == ops::PairLoss::Kind::none ? 0 : ops::kPairFigures;
@@ -310,19 +237,14 @@ class Executor {
   Prepared gathering_;
   Updater updater_;
   Offloader offloader_;
-  ViewMemory memory_;
+  GroupWork groups_;
+  BlockRunner blocks_;
   Event step_end_;
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
 
-  /// [figures of pairs | sum of squares, totals, stop votes, steps to trace | control]: a part of
-  /// one tensor, so one copy brings it to the host; before it stand the sums of running statistics,
-  /// so one all-reduce takes these, the figures and `sums_`.
-  at::Tensor telemetry_;
-  at::Tensor sums_;
-  at::Tensor control_;
-  at::Tensor reduced_sums_;  ///< [sums of running statistics | figures of pairs | sums_]
-  std::optional<RunningStates> running_states_;
+  StepSums sums_;
+  RunningStates running_states_;
   BlockContext context_;
   Peers peers_beside_;               ///< on Lane::compute_beside
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
@@ -348,9 +270,6 @@ class Executor {
   std::int64_t eager_steps_ = 0;
   bool rehearsing_ = false;
 
-  /// By lane: of the block whose backward is next, inside a chunk.
-  std::map<Lane, Tensors> output_gradients_;
-  std::function<void(int block, const Tensors& output)> after_forward_;  ///< of find_non_finite
   std::vector<std::size_t> loaded_;  ///< buffer of the source of micro-batch m at m % size
   std::size_t first_loaded_ = 0;     ///< that of micro-batch 0
 

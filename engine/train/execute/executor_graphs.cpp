@@ -42,7 +42,7 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
       for (const int i : segments_[segment].actions) {
         const Action& action = training_.program->actions[to_index(i)];
         perform(training_, to_index(i), batch_of(action, source), inputs, context_);
-        free_activations(training_, action);
+        training_.activations.free(action);
         if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
           // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
           for (const int group : cost_.blocks[to_index(action.block)].groups) {

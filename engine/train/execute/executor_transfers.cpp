@@ -47,8 +47,8 @@ bool Executor::left_out(Prepared& prepared, const Action& action) {
   using enum ActionKind;
   if (action.kind == receive_down || action.kind == receive_up) {
     const std::size_t id = to_index(action.writes.front());
-    prepared.outputs[id] = prepared.received[id];
-    for (at::Tensor& tensor : prepared.outputs[id]) tensor.zero_();
+    prepared.activations.outputs[id] = prepared.received[id];
+    for (at::Tensor& tensor : prepared.activations.outputs[id]) tensor.zero_();
     return true;
   }
   return transfers(action.kind) || action.kind == norm || action.kind == update ||
@@ -67,7 +67,7 @@ void Executor::transfer(Prepared& prepared, std::size_t i) {
       tensors.push_back(tensor.detach().contiguous());
   } else {
     const std::size_t id = to_index(action.writes.front());
-    tensors = prepared.outputs[id] = prepared.received[id];
+    tensors = prepared.activations.outputs[id] = prepared.received[id];
   }
   auto perform = [&link, peer, sends, tensors]() mutable {
     for (at::Tensor& tensor : tensors) sends ? link.send(tensor, peer) : link.receive(tensor, peer);
@@ -112,7 +112,7 @@ void Executor::wait_for_transfers(const Prepared& prepared, std::size_t i) {
 /// The host knows of an output only in steps in which its forward was not replayed from a graph;
 /// the graph writes it at the same place each time.
 Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
-  const Tensors& outputs = prepared.outputs[to_index(action.reads.front())];
+  const Tensors& outputs = prepared.activations.outputs[to_index(action.reads.front())];
   if (segments_.empty() || &prepared != &training_) return outputs;
   Tensors& kept = written_by_graphs_[{first_loaded_, &action}];
   if (!outputs.empty()) {
@@ -134,7 +134,7 @@ void Executor::move_input(Prepared& prepared, const Action& action) {
   const at::Tensor& memory = prepared.buffers[to_index(host)];
   if (!fetch) return offloader_.evict_input(host, memory, output_for(prepared, action), stream);
   const int slot = action.writes.front();
-  prepared.outputs[to_index(slot)] =
+  prepared.activations.outputs[to_index(slot)] =
       offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/train/execute/executor.h"
+#include "engine/train/execute/step_outcome.h"
 
 namespace dstrain {
 

@@ -5,7 +5,7 @@
 
 #include "engine/models/model.h"
 #include "engine/report/confusion.h"
-#include "engine/train/execute/executor.h"
+#include "engine/train/execute/step_outcome.h"
 
 namespace dstrain {
 

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "engine/base/append_file.h"
-#include "engine/train/execute/executor.h"
+#include "engine/train/execute/communicators.h"
+#include "engine/train/execute/step_outcome.h"
 #include "engine/train/session/world.h"
 
 namespace dstrain {
