@@ -247,7 +247,7 @@ dim3 finish_block(std::int64_t partials) {
   return {kFinishChannels, partials > kWarp ? unsigned{kFinishRows} : unsigned{kWarp}};
 }
 
-/// Of each of a block's channels one thread goes on with the sums: the first lane of a warp.
+/// One thread of each channel of a block goes on with the sums: the first lane of a warp.
 struct FinishPlace {
   std::int64_t channel;
   bool active;
