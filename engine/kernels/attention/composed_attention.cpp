@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/searchsorted.h>
@@ -35,6 +36,20 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == at::kFloat) return at::bmm(a, b);
   if (a.is_cuda()) return at::bmm(a, b, at::kFloat);
   return at::bmm(a.to(at::kFloat), b.to(at::kFloat));
+}
+
+/// The same in the type of `a`, where a GPU rounds the sums at once.
+at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_cuda() ? at::bmm(a, b) : product(a, b);
+}
+
+/// sum [n, r, c] fp32 += a times b.
+void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_cuda() && a.scalar_type() != at::kFloat) {
+    at::baddbmm_out(sum, sum, a, b, at::kFloat);
+  } else {
+    sum.add_(product(a, b));
+  }
 }
 
 /// Rows of all query heads that share a key head, one behind the other: [B * kv_heads, group * T,
@@ -151,7 +166,7 @@ Attended attend_composed(const Heads& in, const Masking& masking) {
                                .dtype = kernel_dtype(in[0])},
         in[0].is_cuda());
     out.narrow(2, first, own.size())
-        .copy_(scores.heads(product(shares, scores.part(in[2], keys)), own.size()));
+        .copy_(scores.heads(rounded_product(shares, scores.part(in[2], keys)), own.size()));
     lse.narrow(2, first, own.size()).copy_(scores.heads(sums, own.size()).squeeze(3));
   }
   return {.backend = Backend::composed, .out = out, .log_sum_exp = lse, .seed = {}, .offset = {}};
@@ -192,13 +207,13 @@ Heads attend_composed_backward(const Attended& saved, const at::Tensor& grad, co
                                        .seen = scores.seen(own, keys),
                                        .dtype = kernel_dtype(in[0])},
         in[0].is_cuda());
-    const auto add = [&](const at::Tensor& sum, const at::Tensor& part) {
-      sum.narrow(1, keys.begin, keys.size()).add_(part);
+    const auto of_keys = [&](const at::Tensor& sum) {
+      return sum.narrow(1, keys.begin, keys.size());
     };
-    add(d_value, product(shares.transpose(1, 2), dy));
+    add_product(of_keys(d_value), shares.transpose(1, 2), dy);
     d_query.narrow(2, first, own.size())
-        .copy_(scores.heads(product(d_scores, scores.part(in[1], keys)), own.size()));
-    add(d_key, product(d_scores.transpose(1, 2), scores.rows(in[0], own)));
+        .copy_(scores.heads(rounded_product(d_scores, scores.part(in[1], keys)), own.size()));
+    add_product(of_keys(d_key), d_scores.transpose(1, 2), scores.rows(in[0], own));
   }
   return {d_query, d_key.view(in[1].sizes()).to(type), d_value.view(in[2].sizes()).to(type)};
 }

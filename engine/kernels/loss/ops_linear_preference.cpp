@@ -24,12 +24,12 @@ using torch::autograd::variable_list;
 using Kind = PairLoss::Kind;
 
 /// Both answers of each pair, [B] each.
-struct Sides {
+struct AnswerSums {
   at::Tensor chosen, rejected;
 };
 
 /// In double, as they are few: nothing is lost beside the fp32 losses of rows.
-Sides sums_of_sides(const at::Tensor& rows, const at::Tensor& weights, std::int64_t pairs) {
+AnswerSums sums_of_sides(const at::Tensor& rows, const at::Tensor& weights, std::int64_t pairs) {
   const at::Tensor values = rows.view({pairs, -1}), side = weights.view({pairs, -1});
   const at::Tensor zeros = at::zeros_like(values);
   return {at::where(side.gt(0), values, zeros).sum(1, false, at::kDouble),
@@ -37,8 +37,8 @@ Sides sums_of_sides(const at::Tensor& rows, const at::Tensor& weights, std::int6
 }
 
 /// l(y) of both answers, rounded to the fp32 that references are kept in.
-Sides log_probabilities(const at::Tensor& x, const Parameter& table, const PairTargets& targets,
-                        const LogitLimit& at_once) {
+AnswerSums log_probabilities(const at::Tensor& x, const Parameter& table,
+                             const PairTargets& targets, const LogitLimit& at_once) {
   const RowTargets rows{targets.labels, targets.weights.abs(), targets.softcap};
   const at::Tensor losses = for_each_chunk(x, table, rows, {}, at_once, {}).loss;
   const auto [chosen, rejected] =
@@ -51,7 +51,7 @@ Sides log_probabilities(const at::Tensor& x, const Parameter& table, const PairT
 /// log-probabilities as they are told.
 struct PairValues {
   at::Tensor loss;
-  Sides slopes, rewards, logps;
+  AnswerSums slopes, rewards, logps;
 };
 
 /// log(o) with o = e^m / (1 - e^m), and its derivative by m. An answer that is certain has no odds:
@@ -63,14 +63,14 @@ std::pair<at::Tensor, at::Tensor> log_odds(const at::Tensor& mean) {
   return {m - rest.log(), rest.reciprocal()};
 }
 
-PairValues values_of(const PairLoss& loss, const Sides& l, const Sides& tokens,
+PairValues values_of(const PairLoss& loss, const AnswerSums& l, const AnswerSums& tokens,
                      const at::Tensor& references) {
   const double beta = loss.beta;
   const at::Tensor reference = references.to(at::kDouble);
-  const Sides ratio{l.chosen - reference.select(1, 0), l.rejected - reference.select(1, 1)};
-  const Sides mean{l.chosen / tokens.chosen, l.rejected / tokens.rejected};
-  const auto times = [&](const Sides& sides) {
-    return Sides{sides.chosen * beta, sides.rejected * beta};
+  const AnswerSums ratio{l.chosen - reference.select(1, 0), l.rejected - reference.select(1, 1)};
+  const AnswerSums mean{l.chosen / tokens.chosen, l.rejected / tokens.rejected};
+  const auto times = [&](const AnswerSums& sides) {
+    return AnswerSums{sides.chosen * beta, sides.rejected * beta};
   };
   switch (loss.kind) {
     case Kind::none:
@@ -117,10 +117,10 @@ PairValues values_of(const PairLoss& loss, const Sides& l, const Sides& tokens,
 /// The values of all pairs, with their sums added to `sums`; fillers have none.
 PairValues pair_values(const at::Tensor& x, const Parameter& table, const PairTargets& targets,
                        const PairLoss& loss, const PairSums& sums, const LogitLimit& at_once) {
-  const Sides l = log_probabilities(x, table, targets, at_once);
-  const Sides tokens = sums_of_sides(targets.weights.abs(), targets.weights, l.chosen.size(0));
+  const AnswerSums l = log_probabilities(x, table, targets, at_once);
+  const AnswerSums tokens = sums_of_sides(targets.weights.abs(), targets.weights, l.chosen.size(0));
   const at::Tensor real = tokens.chosen.gt(0);
-  const Sides counts{tokens.chosen.clamp_min(1), tokens.rejected.clamp_min(1)};
+  const AnswerSums counts{tokens.chosen.clamp_min(1), tokens.rejected.clamp_min(1)};
   PairValues values = values_of(loss, l, counts, targets.references);
   const auto sum = [&](const at::Tensor& each) {
     return at::where(real, each, at::zeros_like(each)).sum();
@@ -136,7 +136,7 @@ PairValues pair_values(const at::Tensor& x, const Parameter& table, const PairTa
 }
 
 /// The weight of each row's cross entropy, whose gradient is that of the pairs' losses.
-at::Tensor row_weights(const PairTargets& targets, const Sides& slopes) {
+at::Tensor row_weights(const PairTargets& targets, const AnswerSums& slopes) {
   const at::Tensor side = targets.weights.view({slopes.chosen.size(0), -1});
   const auto of = [](const at::Tensor& slope) { return slope.neg().to(at::kFloat).unsqueeze(1); };
   return at::where(side.gt(0), of(slopes.chosen),

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/json.h"
+#include "engine/base/median.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
@@ -41,11 +42,6 @@ std::string tail(const std::string& text, std::size_t most) {
   std::size_t begin = text.size() > most ? text.size() - most : 0;
   while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
   return one_line(text.substr(begin), most);
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 constexpr std::int64_t kUnsteadySteps = 5;  ///< that make handles, plans, buffers and graphs
