@@ -47,17 +47,15 @@ the peer in the newest call that ran both, which may be older than the row: card
               Column("peer, GiB", "peer_gib", "peer_ms"), Column("ratio", ratio, "peer_ms")],
           on("H200"), TRANSFORMERS),
     Table("Further forms on one H200",
-          "Recomputation that uses free memory, gradients in bf16, products in FP8, `x 8` micro-batches; other families beside compiled "
-          "transformers 5.17.",
+          "Recomputation that uses free memory; other families beside compiled transformers 5.17.",
           "transformers.tsv", [
               Column("run", "case"), Column("newest", day), Column("rate or step", figure), Column("GiB", GIB), Column("aim", "limit"),
               Column("peer", beside, "peer"), Column("ratio", ratio, "peer")],
           on("H200"), (
-              "Qwen2.5-3B, 4 x 4096, fp32 master, recompute auto", "BLOOM-560m, 8 x 2048, fp32 master, recompute auto",
-              "ViT-H/14, 64 images, fp32 master, recompute auto",
-              "Qwen2.5-3B, 16 x 1024 x 8, FP8, bf16 states",
+              "Qwen2.5-3B, 4 x 4096, fp32 master, recompute auto",
               "Qwen1.5-MoE-A2.7B of 8 layers, 4 x 4096, bf16 states", "Mistral 7B v0.1, 1 x 8192 with its window, bf16 states",
-              "OLMo 2 1B, 4 x 4096, bf16 states", "Phi-4-mini, 2 x 4096, bf16 states", "Pythia-1.4B, 8 x 2048, bf16 states")),
+              "OLMo 2 1B, 4 x 4096, bf16 states", "Phi-4-mini, 2 x 4096, bf16 states", "Pythia-1.4B, 8 x 2048, bf16 states",
+              "Gemma 2 2B, 2 x 4096, bf16 states", "Gemma 3 1B, 4 x 4096, bf16 states", "DINOv2-Base, 128 images, fp32 master")),
     Table("Convolutional networks on one H200",
           "`dstrain bench step recipes/cnn/MODEL_random_ddp.yaml`, fp32 master weights; the peer is timm's model, compiled, channels last.",
           "images.tsv", [
