@@ -1,6 +1,6 @@
 """The pages that scripts/figures.py renders: what each table shows of its rows, and what a reader must know beside it. A page that is full names
 its cases; a new one that belongs on the page takes the place of another there."""
-from figures import Column, Page, Table, day, figure, of_one_gpu, peer_figure, ratio, shown, with_plan
+from figure_rows import Column, Page, Table, day, figure, of_one_gpu, peer_figure, ratio, shown, with_plan
 
 STRONG = "torch_strong.py"
 GIB = with_plan("memory_gib", "planned_gib")

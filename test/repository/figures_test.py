@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.path.insert(0, str(ROOT / "scripts"))
-import figures  # noqa: E402
+import figure_rows  # noqa: E402
 
 
 def script(tree, *command, **variables):
@@ -51,20 +51,20 @@ with tempfile.TemporaryDirectory() as folder:
     assert done.returncode != 0 and "no row of ViT-B/16, 128 images, bf16 states" in done.stderr, done.stderr
 
 # Means of runs, thousands, ratios.
-assert figures.mean("119.0, 119.5") == 119.25 and figures.mean("26.6k, 26.4k tok/s") == 26500 and figures.mean("") is None
-assert figures.shown("27677 tok/s") == "27,677 tok/s" and figures.shown("1234.5, 0.1234") == "1234.5, 0.1234"
-assert figures.ratio(dict(step_ms="2.0, 4.0", peer_ms="6", rate="1", peer_rate="1")) == "2.00"
-assert figures.ratio(dict(step_ms="", peer_ms="6", rate="3k tok/s", peer_rate="2k tok/s")) == "1.50"
+assert figure_rows.mean("119.0, 119.5") == 119.25 and figure_rows.mean("26.6k, 26.4k tok/s") == 26500 and figure_rows.mean("") is None
+assert figure_rows.shown("27677 tok/s") == "27,677 tok/s" and figure_rows.shown("1234.5, 0.1234") == "1234.5, 0.1234"
+assert figure_rows.ratio(dict(step_ms="2.0, 4.0", peer_ms="6", rate="1", peer_rate="1")) == "2.00"
+assert figure_rows.ratio(dict(step_ms="", peer_ms="6", rate="3k tok/s", peer_rate="2k tok/s")) == "1.50"
 
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "rows.tsv"
 
     def written(*rows):
-        figures.write(path, ["case", "hardware", "peer", "step_ms"], [dict(zip(("case", "hardware", "peer", "step_ms"), row)) for row in rows])
+        figure_rows.write(path, ["case", "hardware", "peer", "step_ms"], [dict(zip(("case", "hardware", "peer", "step_ms"), row)) for row in rows])
 
     def recorded(row):
-        figures.record(path, row)
-        return [tuple(r.values()) for r in figures.read(path)[1]]
+        figure_rows.record(path, row)
+        return [tuple(r.values()) for r in figure_rows.read(path)[1]]
 
     other = ("a", "H100", "", "9")
     written(("b", "H200", "", "1"), ("a", "H200", "", "2"), ("a", "H200", "torch", "3"), other)
@@ -102,7 +102,7 @@ with tempfile.TemporaryDirectory() as folder:
     done = script(tree, *command, "--ranks", "4", **paths)
     assert done.returncode == 0, done.stderr
     row = dict(zip(*(line.split("\t") for line in done.stdout.splitlines())))
-    assert row | dict(date="", commit="") == dict.fromkeys(figures.STEP_COLUMNS, "") | dict(
+    assert row | dict(date="", commit="") == dict.fromkeys(figure_rows.STEP_COLUMNS, "") | dict(
         case="ViT-B, 128 images, ZeRO-2", ranks="4", hardware="H200", rate="4000 img/s", step_ms="32.00", mfu="50.0 %", memory_gib="2.00",
         planned_ms="31.00", planned_gib="1.50", note="first step 2.0 s",
         command="dstrain launch recipes/vit/vit-base_random_zero2.yaml --ranks 4 --set batch.global=512"), row
@@ -118,6 +118,6 @@ with tempfile.TemporaryDirectory() as folder:
     done = script(tree, *command, "--ranks", "1", "--peers", tree, "--peer-eager-only", **paths)
     assert done.returncode == 0, done.stderr
     row = dict(zip(*(line.split("\t") for line in done.stdout.splitlines())))
-    assert (row["peer"], row["peer_rate"], row["peer_ms"], row["peer_gib"], figures.ratio(row)) == ("PyTorch", "2000 img/s", "64", "10.4", "2.00"), row
+    assert (row["peer"], row["peer_rate"], row["peer_ms"], row["peer_gib"], figure_rows.ratio(row)) == ("PyTorch", "2000 img/s", "64", "10.4", "2.00"), row
     assert row["note"] == "first step 2.0 s; peer's first steps 31 s"
 print("figures: ok")
