@@ -146,6 +146,8 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     flops *=
         static_cast<double>(2 * all * window - window * window) / static_cast<double>(all * all);
   }
+  constexpr std::int64_t kWidestForCudnn = 144;  // on Hopper, whose rates Machine has
+  const bool wide = shape_.head_dim > kWidestForCudnn && shape_.softcap == 0;
   const bool own_kernels =
       splits_.sequence.whole() && ops::attends_by_own_kernels(shape_, tokens, shape_.head_dim);
   Bytes traffic =
@@ -159,6 +161,7 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
                   .attention_flops = flops,
+                  .wide_attention_flops = wide ? flops : 0,
                   .forward_traffic = traffic,
                   .backward_traffic = 2 * traffic});
   list.push_back(output_.cost(rows, compute_bytes, true));

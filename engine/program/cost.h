@@ -65,6 +65,7 @@ struct LayerCost {
   Bytes held_bytes = 0;    ///< what those need
   Flops fp8_flops = 0;     ///< of forward: in FP8
   Flops attention_flops = 0;                        ///< of forward: scores and sums of values
+  Flops wide_attention_flops = 0;                   ///< of these: in wide heads, as BlockCost
   Bytes forward_traffic = 0, backward_traffic = 0;  ///< as in BlockCost
 
   LayerCost& operator+=(const LayerCost& other) {
@@ -79,6 +80,7 @@ struct LayerCost {
     held_bytes += other.held_bytes;
     fp8_flops += other.fp8_flops;
     attention_flops += other.attention_flops;
+    wide_attention_flops += other.wide_attention_flops;
     forward_traffic += other.forward_traffic;
     backward_traffic += other.backward_traffic;
     return *this;
@@ -129,6 +131,7 @@ struct BlockCost {
   std::vector<KernelCost> forward_kernels = {}, backward_kernels = {};
   Flops fp8_flops = 0;        ///< of forward_flops: in FP8
   Flops attention_flops = 0;  ///< of forward_flops: scores and sums of values, at their own rate
+  Flops wide_attention_flops = 0;  ///< of these: in heads so wide that a slower library attends
   /// Moved beside all that: to read operands of FP8 and to write their codes, and by attention.
   Bytes forward_traffic = 0, backward_traffic = 0;
   int product_streams = 1;               ///< on which its products run at once
@@ -149,6 +152,7 @@ struct BlockCost {
     hidden_bytes = sum.hidden_bytes;
     fp8_flops = sum.fp8_flops;
     attention_flops = sum.attention_flops;
+    wide_attention_flops = sum.wide_attention_flops;
     forward_traffic = sum.forward_traffic;
     backward_traffic = sum.backward_traffic;
   }

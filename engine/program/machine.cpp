@@ -22,6 +22,8 @@ Machine h200() {
       // Long sequences, backward counted as twice forward: causal attention of 4,096 tokens
       // reaches 362e12, of 1,024 tokens 220e12, for which kAttentionTraffic stands.
       .attention_flops_per_s = 400e12,
+      // Heads of 256, by flash attention: 171e12 (Gemma 3 1B, 4 x 4,096 tokens, 2026-11-30).
+      .wide_attention_times = 400.0 / 171,
       // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes
       // on an H100, which has the same processors (engine/kernels/benchmarks/conv.tsv).
       .vector_flops_per_s = 14e12,

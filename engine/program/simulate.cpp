@@ -92,8 +92,10 @@ Comm comm_of(const Exchange& exchange) {
 
 /// The rates of products of the width that a run computes in.
 Machine for_compute(Machine machine, int compute_bytes) {
-  if (compute_bytes == 4 && machine.fp32_flops_per_s > 0)
+  if (compute_bytes == 4 && machine.fp32_flops_per_s > 0) {
     machine.flops_per_s = machine.attention_flops_per_s = machine.fp32_flops_per_s;
+    machine.wide_attention_times = 1;  // one library for all
+  }
   return machine;
 }
 
@@ -162,13 +164,15 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   const double in_fp8 =
       block.fp8_flops > 0 ? action.flops * block.fp8_flops / block.forward_flops : 0;
   const bool attends = action.kind != ActionKind::backward_weight;
-  const double in_attention = attends ? (backward ? 2 : 1) * block.attention_flops : 0;
+  const double passes = attends ? (backward ? 2 : 1) : 0,
+               in_attention = passes * block.attention_flops;
+  const double slower = passes * block.wide_attention_flops * (machine_.wide_attention_times - 1);
   const auto seconds_at = [&](double flops, double rate) {
     return flops / (rate > 0 ? rate : machine_.flops_per_s);
   };
   const double product_s = seconds_at(action.flops - in_fp8 - in_attention, machine_.flops_per_s) +
                            seconds_at(in_fp8, machine_.fp8_flops_per_s) +
-                           seconds_at(in_attention, machine_.attention_flops_per_s);
+                           seconds_at(in_attention + slower, machine_.attention_flops_per_s);
   const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
   demand.busy_s += product_s + memory_s;
   demand.use(Resource::sm, product_s);

@@ -17,6 +17,7 @@ struct Machine {
   double fp32_flops_per_s = 0;         ///< and of fp32, attention too; 0: as fast as others
   double fp8_flops_per_s = 0;          ///< and in FP8; 0: as fast as others
   double attention_flops_per_s = 0;    ///< and inside attention; 0: as fast as others
+  double wide_attention_times = 1;     ///< how much longer it takes in wide heads
   double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted
   double launch_s = 0;                 ///< of a kernel that has nothing to do
   double host_block_s = 0;             ///< to enqueue forward of a block outside CUDA graphs
