@@ -28,6 +28,8 @@ void print_json(const std::vector<CheckpointInfo>& infos) {
     put_path(one, "path", info.path);
     one.update({{"valid", info.valid},
                 {"problem", info.problem},
+                {"verified", info.verified},
+                {"damage", info.damage},
                 {"bytes", info.bytes},
                 {"files", info.files},
                 {"world_size", info.world_size}});
@@ -50,8 +52,11 @@ int list(const ListOptions& options) {
   print_text("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", "step", "size", "files", "ranks", "state");
   for (const CheckpointInfo& info : infos) {
     if (info.valid) {
-      print_text("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes),
-                 info.files, info.world_size);
+      print_text("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", info.step, format_bytes(info.bytes),
+                 info.files, info.world_size,
+                 info.verified         ? "complete, verified after the save"
+                 : info.damage.empty() ? "complete"
+                                       : "DAMAGED: " + info.damage);
     } else {
       print_text("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-",
                  info.problem);

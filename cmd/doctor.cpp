@@ -1,8 +1,11 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,12 +13,18 @@
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
 #include "cmd/input_path.h"
+#include "cmd/launch_job.h"
+#include "cmd/recipe_words.h"
 #include "cmd/version.h"
 #include "engine/base/error.h"
 #include "engine/base/module.h"
 #include "engine/base/output.h"
+#include "engine/program/measured_machine.h"
 #include "launcher/doctor/inspect_hosts.h"
 #include "launcher/hosts/allocation.h"
+#include "launcher/hosts/placement.h"
+#include "launcher/hosts/slurm_allocation.h"
+#include "launcher/job/host_rates.h"
 #include "launcher/transport/reach_hosts.h"
 
 namespace dstrain {
@@ -26,7 +35,9 @@ using namespace launcher;  // NOLINT(google-build-using-namespace): this file is
 struct DoctorOptions {
   HostRequest request;
   std::filesystem::path ssh_config;
+  std::filesystem::path output = "runs";
   bool ship = false;
+  bool slurm = false;
   bool json = false;
   bool measure = false;
 };
@@ -53,9 +64,56 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
   return inspect_hosts(allocation.hosts, *transport, how);
 }
 
+/// Ranks in every slot of the hosts, in a job that trains nothing. Its folder goes when it ends
+/// well; what it measured is kept for plans.
+int measure_hosts(const DoctorOptions& options) {
+  const std::filesystem::path kept = measured_file_to_write();
+  const Placement placement =
+      place(allocate(options.request, probe_machine(), ::getenv), options.request.ranks);
+  if (placement.nodes.size() < 2) {
+    throw Error(ErrorKind::usage, "--measure over hosts needs two of them at least",
+                "leave out --hosts, --hostfile and --slurm to measure this machine alone");
+  }
+  JobOptions job;
+  job.recipe = recipe_called("quickstart");
+  job.launch.run_name =
+      fmt::format("doctor-{:%Y%m%d-%H%M%S}-{}", fmt::gmtime(std::time(nullptr)), ::getpid());
+  const std::filesystem::path run =
+      std::filesystem::absolute(options.output).lexically_normal() / job.launch.run_name;
+  const std::filesystem::path file = run / "rates.json";
+  // The recipe is that of any small model: a batch of all ranks is all that it must have.
+  job.overrides = {fmt::format("batch.global={}", placement.world_size), "batch.micro=1",
+                   "run.output=" + run.parent_path().string()};
+  job.launch.request = options.request;
+  job.launch.ssh_config = options.ssh_config;
+  job.launch.ship = options.ship;
+  job.rank_arguments = {"--measure", file.string()};
+  if (const int code = launch_job(job); code != 0) return code;
+  const std::vector<HostRates> hosts = read_host_rates(file, placement.nodes);
+  RatesTogether together = read_rates_together(file);
+  NetworkRates& network = together.network;
+  network.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  save_network(kept, together.device, network);
+  std::filesystem::remove_all(run);
+  print_text("{}\n", describe(hosts));
+  for (const SlowHost& slow : slow_hosts(hosts))
+    print_text("{} is slow: {}\n", slow.host, slow.text);
+  print_text(
+      "all {} ranks of {} hosts: {:.3g} GB/s out of a host, {:.3g} us for a gather of few bytes\n",
+      network.ranks, network.hosts, network.bytes_per_s * 1e-9, network.latency_s * 1e6);
+  print_text("{}: written to {}; plan and launch use it for jobs of several hosts\n",
+             together.device, kept.string());
+  return 0;
+}
+
 int doctor(const DoctorOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
-  const bool here = options.request.hosts.empty() && options.request.hostfile.empty();
+  const bool here =
+      options.request.hosts.empty() && options.request.hostfile.empty() && !options.slurm;
+  if (options.slurm && !in_slurm_allocation(::getenv)) {
+    throw Error(ErrorKind::usage, "--slurm: this is not the shell or script of a Slurm allocation",
+                "use it behind salloc or in a batch script, or name --hosts");
+  }
   const std::vector<HostInspection> hosts = here ? inspect_this_machine() : inspect_all(options);
   bool usable = true;
   for (const HostInspection& host : hosts) usable = usable && host.usable();
@@ -63,6 +121,7 @@ int doctor(const DoctorOptions& options) {
   if (!usable) return exit_code(ErrorKind::hosts);
   if (!options.measure) return 0;
   if (!options.json) print_text("\n");
+  if (!here) return measure_hosts(options);
   std::string program = "dstrain";
   std::string command = "measure";
   std::array<char*, 3> argv = {program.data(), command.data(), nullptr};
@@ -84,7 +143,8 @@ Command add_doctor(CLI::App& root) {
       "Examples:\n"
       "  dstrain doctor\n"
       "  dstrain doctor --hostfile hosts.txt\n"
-      "  dstrain doctor --measure");
+      "  dstrain doctor --measure\n"
+      "  dstrain doctor --hostfile hosts.txt --measure");
   CLI::Option* hosts = app->add_option(
       "--hosts", options->request.hosts,
       "Hosts, reached by ssh: h1:8,h2:8 or user@h1:8. Default: this machine alone.");
@@ -92,6 +152,10 @@ Command add_doctor(CLI::App& root) {
       "--hostfile", options->request.hostfile,
       "File with one `host slots=8` per line, or bare names; see hostfiles/README.md.");
   file->excludes(hosts);
+  app->add_flag("--slurm", options->slurm,
+                "All nodes of the Slurm allocation that this runs in, by one srun.")
+      ->excludes(hosts)
+      ->excludes(file);
   app->add_option("--include", options->request.include, "Only these of the hosts: h1@h2:0,2.");
   app->add_option("--exclude", options->request.exclude, "Leave out these: h3@h2:1.");
   app->add_option("--ssh-config", options->ssh_config,
@@ -102,13 +166,17 @@ Command add_doctor(CLI::App& root) {
                 "there.");
   app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
   app->add_flag(
-         "--measure", options->measure,
-         "Also measure this machine's rates (products, memory, host link, collectives; about "
-         "a minute)\n"
-         "and keep them in ~/.config/dstrain/machine.json, from which plan and launch take "
-         "them.")
-      ->excludes(hosts)
-      ->excludes(file);
+      "--measure", options->measure,
+      "Also measure this machine's rates (products, memory, host link, collectives; about "
+      "a minute)\n"
+      "and keep them in ~/.config/dstrain/machine.json, from which plan and launch take "
+      "them. With hosts: what\n"
+      "ranks in all their slots reach in each host, with the next one and all together, "
+      "as `launch --preflight`\n"
+      "does; rate and latency between hosts are kept there, too.");
+  app->add_option("--output", options->output,
+                  "Folder that all hosts see, for logs of a measurement over hosts while it runs. "
+                  "Default: runs.");
   return {app, [options] { return doctor(*options); }};
 }
 

@@ -1,7 +1,6 @@
 #include "engine/train/measure/measure.h"
 
 #include "cmd/command.h"
-#include "engine/base/error.h"
 #include "engine/base/output.h"
 
 namespace dstrain {
@@ -10,11 +9,7 @@ Command add_measure(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "measure", "Measure this machine's rates for plan and launch; `dstrain doctor --measure`.");
   return {app, [] {
-            const std::filesystem::path file = measured_file();
-            if (file.empty()) {
-              throw Error(ErrorKind::usage, "neither XDG_CONFIG_HOME nor HOME is set",
-                          "set one of them: the rates are kept below it");
-            }
+            const std::filesystem::path file = measured_file_to_write();
             const MeasuredRates rates =
                 measure_rates([](const std::string& line) { print_text("{}\n", line); });
             save_measured(file, rates);

@@ -36,7 +36,11 @@ Machine named_machine(const std::string& name, bool on_cpu) {
 Machine plan_machine(const MachineOptions& options, bool on_cpu) {
   Machine machine = named_machine(options.name, on_cpu);
   if (options.per_node > 0) machine.ranks_per_node = options.per_node;
-  if (options.network_gb_per_s > 0) machine.network_bytes_per_s = 1e9 * options.network_gb_per_s;
+  if (options.network_gb_per_s > 0) {
+    machine.network_bytes_per_s = 1e9 * options.network_gb_per_s;
+    machine.network_source =
+        fmt::format("the rate is --network's, the hop {}", machine.network_source);
+  }
   return machine;
 }
 

@@ -69,6 +69,14 @@ struct SaveResult {
   std::int64_t bytes = 0;
 };
 
+/// What the ranks have found in the files of a checkpoint after its save.
+struct VerifyResult {
+  std::filesystem::path path;
+  int files = 0;
+  double seconds = 0;
+  std::vector<std::string> damaged;  ///< file, rank and host that wrote it, what was found, by whom
+};
+
 /// Saves checkpoints of one run as `root`/step-00000100. Collective over all ranks through `store`:
 /// each writes one safetensors shard (O_EXCL, fsync, xxh3-128), then all vote; rank 0 writes
 /// MANIFEST.json last and renames the directory. A failed vote removes the temporary directory and
@@ -91,6 +99,9 @@ class CheckpointSaver {
   [[nodiscard]] virtual std::optional<SaveResult> wait() = 0;
   /// The oldest result of the saves that have ended meanwhile, once; never waits.
   [[nodiscard]] virtual std::optional<SaveResult> poll() = 0;
+  /// On rank 0 the oldest verification that has ended meanwhile, once; never waits. One begins with
+  /// each save that counts and ends the one before, which then has no result.
+  [[nodiscard]] virtual std::optional<VerifyResult> verified() = 0;
 };
 struct SaverOptions {
   std::filesystem::path root;
@@ -102,6 +113,9 @@ struct SaverOptions {
       attempt;  ///< makes the temporary name unique per start of the job; the same on all ranks
   std::chrono::milliseconds timeout{
       600'000};  ///< for the votes of the other ranks, once our own shard is written
+  double verify_bytes_per_s = 0;  ///< read at most after a save; 0: no verification
+  int local_ranks = 1;            ///< of this host
+  std::string host = {};
 };
 [[nodiscard]] std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
                                                           const SaverOptions& options);
@@ -114,6 +128,8 @@ struct CheckpointInfo {
   std::int64_t bytes = 0;
   int files = 0;
   int world_size = 0;
+  bool verified = false;  ///< all files were read from the disk after the save, and were sound
+  std::string damage;     ///< else what was found; it may have been one host's fault
 };
 /// Newest first; hashes are checked when `full`, else manifest and file sizes only. Temporary
 /// directories and those that a later save moved aside are no checkpoints. Nothing when `root` does
@@ -129,7 +145,8 @@ struct CheckpointInfo {
 [[nodiscard]] std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
                                                          std::vector<std::string>& problems);
 
-/// The valid ones that follow the `keep` newest valid ones in a list that is newest first.
+/// The valid ones that follow the `keep` newest valid ones without damage in a list that is newest
+/// first.
 [[nodiscard]] std::vector<CheckpointInfo> beyond_newest(
     const std::vector<CheckpointInfo>& newest_first, int keep);
 

@@ -63,7 +63,8 @@ std::vector<CheckpointInfo> beyond_newest(const std::vector<CheckpointInfo>& new
   std::vector<CheckpointInfo> beyond;
   int num_valid = 0;
   for (const CheckpointInfo& info : newest_first) {
-    if (info.valid && ++num_valid > keep) beyond.push_back(info);
+    if (info.valid && num_valid >= keep) beyond.push_back(info);
+    if (info.valid && info.damage.empty()) ++num_valid;
   }
   return beyond;
 }

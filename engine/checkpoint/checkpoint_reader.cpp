@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "engine/base/side_by_side.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_boxes.h"
+#include "engine/checkpoint/checkpoint_verification.h"
 
 namespace dstrain {
 namespace {
@@ -262,6 +264,10 @@ CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full) 
     for (const FileRecord& file : reader->files()) info.bytes += file.bytes;
     info.files = static_cast<int>(reader->files().size());
     info.valid = true;
+    if (const auto record = read_verification(path)) {
+      info.verified = record->damaged.empty();
+      info.damage = fmt::format("{}", fmt::join(record->damaged, "; "));
+    }
   } catch (const std::exception& error) {
     info.problem = error.what();
   }

@@ -25,6 +25,7 @@
 #include "engine/checkpoint/checkpoint_boxes.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_verification.h"
 #include "engine/weights/safetensors.h"
 
 namespace dstrain {
@@ -100,6 +101,19 @@ class Save {
       result.error = why.what();
     }
     return result;
+  }
+
+  /// After run(); nothing where the checkpoint was there before.
+  [[nodiscard]] std::optional<VerifyTask> verify_task() const {
+    if (file_.name.empty()) return std::nullopt;
+    return VerifyTask{.path = final_,
+                      .prefix = prefix_,
+                      .own = file_,
+                      .rank = options_.rank,
+                      .world_size = options_.world_size,
+                      .local_ranks = options_.local_ranks,
+                      .host = options_.host,
+                      .bytes_per_s = options_.verify_bytes_per_s};
   }
 
  private:
@@ -288,7 +302,7 @@ class Save {
         file.write(std::as_bytes(values));
       }
     }
-    vote.file = file.finish();
+    vote.file = file_ = file.finish();
   }
 
   /// Gathers all votes, then makes the directory a checkpoint. Bytes saved.
@@ -444,6 +458,7 @@ class Save {
   std::function<void()> part_read_;
   fs::path final_;
   fs::path temporary_;
+  FileRecord file_;          ///< of this rank, once it is written
   std::string layout_text_;  ///< of this rank
   bool asked_ = false;       ///< for layouts; the others wait for that first
 };
@@ -461,9 +476,10 @@ class Saver final : public CheckpointSaver {
       // Assigning joins the thread before it, which has nothing left to do but return.
       worker_ = std::jthread([this, serial = num_saves_++, s = std::move(state),
                               p = std::move(part), prune](std::stop_token stop) mutable {
-        SaveResult result = Save(*store_, options_, serial, std::move(s), std::move(p), prune,
-                                 std::move(stop), [this] { end_reading(); })
-                                .run();
+        Save save(*store_, options_, serial, std::move(s), std::move(p), prune, std::move(stop),
+                  [this] { end_reading(); });
+        SaveResult result = save.run();
+        if (result.ok) verify(save.verify_task());
         const std::scoped_lock inner(mutex_);
         results_.push_back(std::move(result));
         running_ = reads_ = false;
@@ -496,7 +512,30 @@ class Saver final : public CheckpointSaver {
     return take();
   }
 
+  [[nodiscard]] std::optional<VerifyResult> verified() override {
+    const std::scoped_lock lock(mutex_);
+    if (verified_.empty()) return std::nullopt;
+    VerifyResult result = std::move(verified_.front());
+    verified_.pop_front();
+    return result;
+  }
+
  private:
+  /// Starts it, in place of that of an older checkpoint.
+  void verify(std::optional<VerifyTask> task) {
+    if (!task || options_.verify_bytes_per_s <= 0) return;
+    verifier_ = std::jthread([this, own = std::move(*task)](const std::stop_token& stop) {
+      try {
+        auto result = verify_saved(*store_, own, stop);
+        const std::scoped_lock lock(mutex_);
+        if (result) verified_.push_back(std::move(*result));
+      } catch (const std::exception& error) {
+        // The store ends with rank 0.
+        if (own.rank == 0) log_warning("{} is not verified: {}", own.path.string(), error.what());
+      }
+    });
+  }
+
   void end_reading() {
     const std::scoped_lock lock(mutex_);
     reads_ = false;
@@ -518,6 +557,8 @@ class Saver final : public CheckpointSaver {
   bool reads_ = false;  ///< the part of the running save
   std::int64_t num_saves_ = 0;
   std::deque<SaveResult> results_;
+  std::deque<VerifyResult> verified_;
+  std::jthread verifier_;
   std::jthread worker_;  ///< last: joined before what it uses goes away
 };
 

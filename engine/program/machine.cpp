@@ -50,6 +50,10 @@ Machine h200() {
       .file_read_bytes_per_s = 1.0e9,
       .file_write_bytes_per_s = 1.4e9,
       .collective_latency_s = 20e-6,
+      // NCCL's own model of rings by LL128 (src/graph/tuning.cc): 4.0 us to the next of 8-GPU
+      // nodes, 1.9 to each of seven inside; not measured.
+      .hop_latency_s = (4.0e-6 + 7 * 1.9e-6) / 8,
+      .lone_ranks_by_trees = true,
       // Over the time of collectives by the rates above, which they do not reach beside products.
       // Qwen2.5-3B: 0.40 and 0.43 under ZeRO-3 and 2 on two GPUs, 0.33 and 0.32 on four, 0.24 under
       // DDP (the contention of `dstrain bench parallel`, 2026-11-26).
@@ -107,6 +111,7 @@ Machine cpu() {
       .file_read_bytes_per_s = 0.5e9,
       .file_write_bytes_per_s = 0.5e9,
       .collective_latency_s = 200e-6,
+      .hop_latency_s = 100e-6,
       .ranks_per_node = 2,
       .device_memory = Bytes{8} << 30,
       .fixed_overhead = Bytes{375} << 20,  // the process with its libraries, 2026-11-23

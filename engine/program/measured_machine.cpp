@@ -41,6 +41,9 @@ void describe(Visitor&& v, Rates& r) {
   v("file_write_bytes_per_s", r.file_write_bytes_per_s);
   v("communicator_memory_bytes", r.communicator_memory);
   v("fp8_flops_per_s", r.fp8_flops_per_s);
+  v("network_measured", r.network.measured), v("network_hosts", r.network.hosts);
+  v("network_ranks", r.network.ranks), v("network_bytes_per_s", r.network.bytes_per_s);
+  v("network_latency_s", r.network.latency_s);
 }
 
 Json to_json(const MeasuredRates& rates) {
@@ -60,11 +63,40 @@ MeasuredRates from_json(const nlohmann::json& entry) {
   return rates;
 }
 
+/// The plan of a gather of few bytes over as many ranks takes as long as it did. Groups with one
+/// rank in each host that gather by trees have told nothing of rings.
+void take_network(Machine& machine, const NetworkRates& network) {
+  if (network.hosts < 2 || network.ranks < network.hosts || network.bytes_per_s <= 0) return;
+  machine.network_bytes_per_s = network.bytes_per_s;
+  machine.network_source = fmt::format("measured on {} over {} hosts with {} ranks",
+                                       network.measured, network.hosts, network.ranks);
+  if (machine.lone_ranks_by_trees && network.ranks == network.hosts) {
+    machine.network_source += ", the hop built in";
+    return;
+  }
+  machine.hop_latency_s =
+      std::max(0.0, network.latency_s - machine.collective_latency_s) / (network.ranks - 1);
+}
+
+const MeasuredRates* entry_of(const std::vector<MeasuredRates>& all, const std::string& device) {
+  const auto found = std::ranges::find(all, device, &MeasuredRates::device);
+  return found == all.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 fs::path measured_file() {
   const fs::path config = user_config_folder(::getenv);
   return config.empty() ? config : config / "dstrain/machine.json";
+}
+
+fs::path measured_file_to_write() {
+  fs::path file = measured_file();
+  if (file.empty()) {
+    throw Error(ErrorKind::usage, "neither XDG_CONFIG_HOME nor HOME is set",
+                "set one of them: the rates are kept below it");
+  }
+  return file;
 }
 
 std::string rates_text(const MeasuredRates& rates) { return json_text(to_json(rates)); }
@@ -98,10 +130,12 @@ std::vector<MeasuredRates> read_measured(const fs::path& file) {
   return all;
 }
 
-void save_measured(const fs::path& file, const MeasuredRates& rates) {
+void save_measured(const fs::path& file, MeasuredRates rates) {
   std::vector<MeasuredRates> all = read_measured(file);
+  const MeasuredRates* before = entry_of(all, rates.device);
+  if (before != nullptr && rates.network.hosts == 0) rates.network = before->network;
   std::erase_if(all, [&](const MeasuredRates& other) { return other.device == rates.device; });
-  all.push_back(rates);
+  all.push_back(std::move(rates));
   Json json;
   json["machines"] = Json::array();
   for (const MeasuredRates& each : all) json["machines"].push_back(to_json(each));
@@ -109,9 +143,19 @@ void save_measured(const fs::path& file, const MeasuredRates& rates) {
   write_file_atomically(file, json_text(json, 2) + "\n");
 }
 
+void save_network(const fs::path& file, const std::string& device, const NetworkRates& network) {
+  const std::vector<MeasuredRates> all = read_measured(file);
+  const MeasuredRates* before = entry_of(all, device);
+  MeasuredRates rates = before != nullptr ? *before : MeasuredRates();
+  rates.device = device;
+  rates.network = network;
+  save_measured(file, std::move(rates));
+}
+
 Machine to_machine(const MeasuredRates& rates) {
   Machine machine = built_in_machine(rates.device);
-  machine.name = fmt::format("{} as measured on {}", rates.device, rates.measured);
+  if (!rates.measured.empty())
+    machine.name = fmt::format("{} as measured on {}", rates.device, rates.measured);
   const auto take = [](auto& known, auto found) {
     if (found > 0) known = found;
   };
@@ -139,15 +183,16 @@ Machine to_machine(const MeasuredRates& rates) {
   take(machine.file_write_bytes_per_s, rates.file_write_bytes_per_s / ranks);
   take(machine.communicator_overhead, rates.communicator_memory);
   if (rates.num_devices > 1) machine.ranks_per_node = rates.num_devices;
+  take_network(machine, rates.network);
   return machine;
 }
 
 std::optional<MeasuredRates> find_rates(const std::vector<MeasuredRates>& all,
                                         const std::string& device) {
-  for (const MeasuredRates& rates : all) {
-    if (rates.device == device) return rates;
-  }
-  return std::nullopt;
+  const MeasuredRates* rates = entry_of(all, device);
+  if (rates == nullptr) return std::nullopt;
+  const bool known = rates->flops_per_s > 0 || device == "CPU" || find_gpu(device) != nullptr;
+  return known ? std::optional(*rates) : std::nullopt;
 }
 
 std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,

@@ -9,6 +9,14 @@
 
 namespace dstrain {
 
+/// Collectives of several hosts with this kind of device together; none measured: hosts 0.
+struct NetworkRates {
+  std::string measured;  ///< day, UTC
+  int hosts = 0, ranks = 0;
+  double bytes_per_s = 0;  ///< that leave a host, of the slower of gather and reduction
+  double latency_s = 0;    ///< of a gather of a few bytes
+};
+
 /// What `dstrain doctor --measure` found out about one kind of device. Rates of 0 were not
 /// measured.
 struct MeasuredRates {
@@ -35,10 +43,14 @@ struct MeasuredRates {
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;  ///< past the page cache
   Bytes communicator_memory = 0;                                 ///< of each beyond the first
   double fp8_flops_per_s = 0;  ///< since 2026-11-24; 0: no FP8 either
+  NetworkRates network = {};   ///< since 2026-11-30
 };
 
 /// $XDG_CONFIG_HOME/dstrain/machine.json, else ~/.config/dstrain/machine.json; empty without both.
 [[nodiscard]] std::filesystem::path measured_file();
+
+/// The same to be written; Error{usage} without both.
+[[nodiscard]] std::filesystem::path measured_file_to_write();
 
 /// One line of JSON, and back; Error{data} for another format.
 [[nodiscard]] std::string rates_text(const MeasuredRates& rates);
@@ -46,13 +58,18 @@ struct MeasuredRates {
 
 /// One entry per device name. An absent file has none; Error{data} for one of another format.
 [[nodiscard]] std::vector<MeasuredRates> read_measured(const std::filesystem::path& file);
-/// Replaces the entry of the same device, keeps the others. Makes the folder.
-void save_measured(const std::filesystem::path& file, const MeasuredRates& rates);
+/// Replaces the entry of the same device but for its network, which is measured on its own; keeps
+/// the others. Makes the folder.
+void save_measured(const std::filesystem::path& file, MeasuredRates rates);
+/// Replaces that of `device` alone; an entry that has no other rates leaves these built in.
+void save_network(const std::filesystem::path& file, const std::string& device,
+                  const NetworkRates& network);
 
 /// The built-in machine of this device with what was measured put over it. Its name says
 /// which device and when.
 [[nodiscard]] Machine to_machine(const MeasuredRates& rates);
-/// The entry for `device`, or nothing.
+/// The entry for `device`, or nothing; that of a card of which only the network was measured is
+/// nothing where no other rates are known.
 [[nodiscard]] std::optional<MeasuredRates> find_rates(const std::vector<MeasuredRates>& all,
                                                       const std::string& device);
 [[nodiscard]] std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,

@@ -158,6 +158,29 @@ int num_recomputed(const Strategy& strategy) {
   return blocks;
 }
 
+int num_hosts(const Strategy& strategy, const Machine& machine) {
+  return static_cast<int>(ceil_div(strategy.mesh.world_size(), machine.ranks_per_node));
+}
+
+/// What is known of the way between hosts, and the steps of rings over them.
+std::string network_lines(const PlanReport& plan, const Strategy& strategy) {
+  const int hosts = num_hosts(strategy, plan.machine);
+  if (hosts == 1) return "";
+  int rings = 0;
+  std::int64_t hops = 0;
+  for (const CollectiveUse& use : plan.step.collectives) rings += use.rings, hops += use.hops;
+  const double hop_s = plan.machine.hop_latency_s;
+  std::string text = fmt::format(
+      "between {} hosts: {:.4g} GB/s out of each, {:.3g} us for a hop "
+      "of a ring; {}\n",
+      hosts, plan.machine.network_bytes_per_s * 1e-9, hop_s * 1e6, plan.machine.network_source);
+  if (rings > 0) {
+    text += fmt::format("  {} by rings over hosts, {} hops one after the other: {} of latency\n",
+                        rings, hops, duration(static_cast<double>(hops) * hop_s));
+  }
+  return text;
+}
+
 std::string collective_table(const PlanReport& plan) {
   if (plan.step.collectives.empty()) return "collectives: none\n";
   std::string text = fmt::format("collectives of one step and rank\n  {:<36} {:>7} {:>12} {:>12}\n",
@@ -375,7 +398,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
                               hash(strategy.training, strategy.layout)));
   text += "\n" + stage_table(plan, strategy) + memory_table(plan) + "\n" +
           host_table(plan, strategy) + "\n" + activation_table(plan, cost) + "\n" +
-          collective_table(plan) + "\n";
+          collective_table(plan) + network_lines(plan, strategy) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
   const std::string of_others =
@@ -428,6 +451,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
                            {"calls", use.calls},
                            {"payload_bytes", use.payload_bytes},
                            {"sent_bytes", use.sent_bytes}});
+    if (use.rings > 0) collectives.back()["ring_hops"] = use.hops;
   }
   ordered_json json = {
       {"recipe", plan.recipe},
@@ -466,6 +490,12 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"samples_per_s", samples_per_s(plan, batch)}};
   if (const auto lone_s = lone_step(strategy, cost, plan.machine))
     json["step_without_exchanges_s"] = *lone_s;
+  if (const int hosts = num_hosts(strategy, plan.machine); hosts > 1) {
+    json["network"] = {{"hosts", hosts},
+                       {"bytes_per_s", plan.machine.network_bytes_per_s},
+                       {"hop_latency_s", plan.machine.hop_latency_s},
+                       {"source", plan.machine.network_source}};
+  }
   if (!plan.stages.empty()) json["pipeline"] = pipeline_json(plan, strategy);
   return json_text(json, 2) + "\n";
 }

@@ -26,6 +26,23 @@ Bytes network_bytes(const Comm& comm, const Layout& layout, int local) {
   return local * comm.bytes * (ranks - local) / ranks;
 }
 
+/// Ranks of the group on one node.
+int ranks_on_node(const CommExtent& axis, const Machine& machine) {
+  const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
+  return std::clamp(machine.ranks_per_node / groups, 1, axis.ranks);
+}
+
+/// Steps that the last part takes around a ring over several nodes; 0: it is none. NCCL gathers and
+/// reduces parts by rings where a node has more than one of the ranks, and sums by trees
+/// (src/graph/tuning.cc, NVIDIA/nccl#1594; PAT: #1473).
+int ring_hops(const Comm& comm, const Layout& layout, const Machine& machine) {
+  if (comm.op != CommOp::all_gather && comm.op != CommOp::reduce_scatter) return 0;
+  const CommExtent axis = layout.extent(comm.axis);
+  if (axis.ranks * axis.stride <= machine.ranks_per_node) return 0;
+  if (machine.lone_ranks_by_trees && ranks_on_node(axis, machine) == 1) return 0;
+  return axis.ranks - 1;
+}
+
 /// Transfers of a byte that the CPU copies in its memory: read, fetched where it is to go, written.
 constexpr double kCopyTransfers = 3;
 
@@ -39,15 +56,18 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   // As many groups as one stride has ranks pass through a node's adapters at once.
   const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
   const double network = machine.network_bytes_per_s / groups;
-  // Small messages go through trees: one more latency for each doubling of the nodes.
+  // Messages go through trees: one more latency for each doubling of the nodes. Or through rings.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
   const auto bytes = static_cast<double>(link_bytes(comm, layout));
   const double link_s = seconds(bytes, machine.link_bytes_per_s);
-  const int local = std::clamp(machine.ranks_per_node / groups, 1, axis.ranks);
+  const int hops = ring_hops(comm, layout, machine);
+  const double latency_s = hops > 0 ? machine.collective_latency_s + hops * machine.hop_latency_s
+                                    : depth * machine.collective_latency_s;
+  const int local = ranks_on_node(axis, machine);
   const double network_s =
       across_nodes ? seconds(static_cast<double>(network_bytes(comm, layout, local)), network) : 0;
-  demand.comm_s += std::max(link_s, network_s) + depth * machine.collective_latency_s;
+  demand.comm_s += std::max(link_s, network_s) + latency_s;
   demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
   if (comm.op != CommOp::receive) {
     demand.use(Resource::link_out, link_s);
@@ -407,6 +427,9 @@ void Simulator::count(const Action& action) {
     ++use->calls;
     use->payload_bytes += comm.bytes;
     if (comm.op != CommOp::receive) use->sent_bytes += link_bytes(comm, layout_);
+    const int hops = ring_hops(comm, layout_, machine_);
+    use->rings += hops > 0 ? 1 : 0;
+    use->hops += hops;
   }
 }
 

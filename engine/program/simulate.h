@@ -31,6 +31,11 @@ struct Machine {
   double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
+  /// A step of a ring from rank to rank, in the mean over those inside hosts and those between
+  /// them, where the ring leaves its host.
+  double hop_latency_s = 0;
+  bool lone_ranks_by_trees = false;  ///< gathers of groups with one rank in each host (NCCL's PAT)
+  std::string network_source = "built in, not measured";  ///< of the rate and the hops of hosts
   /// Part of the processors that a collective takes from products beside it; 0: not measured.
   double collective_compute_share = 0;
   int ranks_per_node = 8;
@@ -102,6 +107,8 @@ struct CollectiveUse {
   int calls = 0;
   Bytes payload_bytes = 0;  ///< sum of the full buffers
   Bytes sent_bytes = 0;     ///< what this rank sends (ring)
+  int rings = 0;            ///< calls by rings that leave their host
+  std::int64_t hops = 0;    ///< steps of these one after the other, all calls together
 };
 
 struct Simulation {

@@ -222,6 +222,15 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
+  v.field(
+      "verify_rate", c.verify_rate,
+      {.text = "After a save each rank reads the file of a rank of the next host from the disk, "
+               "beside training and at most so fast, and compares its hash. `dstrain "
+               "checkpoint list` says of which checkpoints all files were found as they were "
+               "written; a file that is not is told at once. 0: never.",
+       .unit = "MB/s",
+       .min = 0,
+       .max = 1000000});
 }
 
 void describe(BestConfig& c, Visitor& v) {

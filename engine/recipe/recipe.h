@@ -353,6 +353,7 @@ struct CheckpointConfig {
   Interval every;
   int keep = 2;
   bool asynchronous = true;
+  int verify_rate = 100;  ///< MB a second that a rank reads of what another saved; 0: nothing
 
   bool operator==(const CheckpointConfig&) const = default;
 };

@@ -33,9 +33,8 @@ std::vector<double> all_of(const std::vector<HostRates>& hosts, double HostRates
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& file) {
-  throw Error(ErrorKind::hosts,
-              fmt::format("preflight: {} has no rates of these hosts", file.string()),
-              "leave out --preflight, or look at the ranks' logs beside that file");
+  throw Error(ErrorKind::hosts, fmt::format("{} has no rates of these hosts", file.string()),
+              "leave out --preflight or --measure, or look at the ranks' logs beside that file");
 }
 
 double rate(const nlohmann::json& host, const char* name) {
@@ -73,6 +72,24 @@ std::vector<HostRates> read_host_rates(const std::filesystem::path& file,
     hosts.push_back(std::move(host));
   }
   return hosts;
+}
+
+RatesTogether read_rates_together(const std::filesystem::path& file) {
+  const nlohmann::json all = read_json_object(file).value("all_hosts", nlohmann::json());
+  if (!all.is_object()) refuse(file);
+  const nlohmann::json device = all.value("device", nlohmann::json());
+  RatesTogether rates{
+      .device = device.is_string() ? device.get<std::string>() : "",
+      .network = {.measured = "",
+                  .hosts = static_cast<int>(rate(all, "hosts")),
+                  .ranks = static_cast<int>(rate(all, "ranks")),
+                  .bytes_per_s = 1e9 * std::min(rate(all, "gather_gb_s"), rate(all, "reduce_gb_s")),
+                  .latency_s = 1e-6 * rate(all, "latency_us")}};
+  const NetworkRates& network = rates.network;
+  if (rates.device.empty() || network.hosts < 2 || network.ranks < network.hosts ||
+      network.bytes_per_s <= 0 || network.latency_s <= 0)
+    refuse(file);
+  return rates;
 }
 
 std::vector<SlowHost> slow_hosts(const std::vector<HostRates>& hosts) {

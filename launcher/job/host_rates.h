@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/program/measured_machine.h"
 #include "launcher/hosts/placement.h"
 
 namespace dstrain::launcher {
@@ -17,9 +18,18 @@ struct HostRates {
   double pair_gb_s = 0;                ///< sum with a neighbour, the better one; 0: it is alone
 };
 
-/// Rates of the hosts in their order. Error{hosts} for a file that is not of so many hosts and ranks.
+/// Rates of the hosts in their order. Error{hosts} for a file that is not of so many hosts and
+/// ranks.
 [[nodiscard]] std::vector<HostRates> read_host_rates(const std::filesystem::path& file,
                                                      const std::vector<NodePlacement>& nodes);
+
+/// And of all hosts together, with the device they are of; the day is empty.
+struct RatesTogether {
+  std::string device;
+  NetworkRates network;
+};
+/// Error{hosts} where the file has none: there was one host.
+[[nodiscard]] RatesTogether read_rates_together(const std::filesystem::path& file);
 
 /// A host below this share of the median of all in a figure is slow.
 inline constexpr double kSlowShare = 0.8;

@@ -202,6 +202,23 @@ TEST_CASE("4,096 ranks are searched with few simulations", "[program][auto]") {
   CHECK(plan.rows.size() == 10);
 }
 
+TEST_CASE("over many hosts states are shared within one, since rings over all have many hops",
+          "[program][auto]") {
+  Searched searched{.global = 16384};
+  const auto step_s = [&searched](int shard) {
+    const PlanChoice choice{.zero_stage = 1, .shard = shard, .micro = 4};
+    const PlanSource source = searched.source();
+    CostTables tables(source, searched.machine, 4096);
+    const Recipe recipe = tables.recipe(choice);
+    const ModelCost& cost = tables.cost(choice, recipe);
+    const Strategy strategy = make_strategy(recipe, cost, 4096, searched.machine);
+    return simulated_row(choice, recipe, cost, strategy, searched.machine).step_s;
+  };
+  CHECK(step_s(8) < 0.5 * step_s(0));
+  searched.machine.hop_latency_s = 0;
+  CHECK(step_s(8) >= step_s(0));
+}
+
 TEST_CASE("the default layouts are rows whatever their time", "[program][auto]") {
   const AutoPlan two = Searched{}.plan(2, 1);
   REQUIRE(two.rows.size() == 1);

@@ -92,6 +92,42 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   CHECK(to_machine(processor).flops_per_s == cpu().flops_per_s);
 }
 
+TEST_CASE("rates between hosts are kept beside those of a machine, and plans take both",
+          "[program][machine]") {
+  test::TempDir folder;
+  const auto file = folder / "machine.json";
+  const NetworkRates network{.measured = "2026-11-30",
+                             .hosts = 4,
+                             .ranks = 32,
+                             .bytes_per_s = 300e9,
+                             .latency_s = 18e-6 + 31 * 3e-6};
+  save_network(file, example().device, network);
+  save_measured(file, example());
+  save_network(
+      file, "CPU",
+      {.measured = "2026-11-30", .hosts = 2, .ranks = 2, .bytes_per_s = 1e9, .latency_s = 1e-3});
+  const auto all = read_measured(file);
+  const Machine both = *find_measured(all, example().device);
+  CHECK(both.flops_per_s == 500e12);
+  CHECK(both.network_bytes_per_s == 300e9);
+  CHECK(both.hop_latency_s == Approx(3e-6));
+  CHECK(both.network_source == "measured on 2026-11-30 over 4 hosts with 32 ranks");
+  const Machine alone = *find_measured(all, "CPU");
+  CHECK(alone.name == "cpu");
+  CHECK(alone.hop_latency_s == Approx(1e-3 - cpu().collective_latency_s));
+
+  // NCCL gathers by trees where each host has one rank, which says nothing of rings.
+  MeasuredRates lone = example();
+  lone.network = network;
+  lone.network.ranks = 4;
+  CHECK(to_machine(lone).hop_latency_s == h100().hop_latency_s);
+  CHECK(to_machine(lone).network_source.ends_with("with 4 ranks, the hop built in"));
+
+  // A card of which nothing else is known.
+  save_network(file, "NVIDIA Unheard 1", network);
+  CHECK_FALSE(find_measured(read_measured(file), "NVIDIA Unheard 1").has_value());
+}
+
 TEST_CASE("a machine is chosen by a part of its name, a wrong name lists what there is",
           "[program][machine]") {
   const std::vector<MeasuredRates> all = {example()};

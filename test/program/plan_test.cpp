@@ -115,6 +115,21 @@ TEST_CASE("auto keeps outputs of activation functions on all stages or on none",
   CHECK(std::ranges::count(tight.recompute->blocks, true) == 0);
 }
 
+TEST_CASE("a plan over hosts counts hops of rings and says where their latency comes from",
+          "[plan]") {
+  Machine machine = h200();
+  const std::string built_in = planned(1, 64, 64 * 128).text(machine);
+  CHECK(
+      built_in.find("between 8 hosts: 360 GB/s out of each, 2.16 us for a hop of a ring; built in, "
+                    "not measured") != std::string::npos);
+  // 14 groups, each gathered and reduced.
+  CHECK(built_in.find("28 by rings over hosts, 1764 hops one after the other: 3.8 ms of latency") !=
+        std::string::npos);
+  machine.network_source = "as a test has it";
+  CHECK(planned(1, 64, 64 * 128).text(machine).find("as a test has it") != std::string::npos);
+  CHECK(planned(1, 8, 8 * 128).text(machine).find("between") == std::string::npos);
+}
+
 TEST_CASE("the JSON plan holds the numbers of the simulation", "[plan]") {
   const Planned p = planned(3, 4, 512);
   const Strategy s = p.strategy();

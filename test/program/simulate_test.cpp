@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -300,6 +301,35 @@ TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
   const double inside = play(make_case(0, 1, 4, 1, options), round_machine()).exposed_comm_s;
   const double across = play(make_case(0, 1, 8, 1, options), round_machine()).exposed_comm_s;
   CHECK(across == Approx(inside * 10 * (7.0 / 8) / (3.0 / 4)));
+}
+
+TEST_CASE("over nodes a gather takes a hop for each rank of its ring, a sum the depth of a tree",
+          "[simulate]") {
+  Machine machine = round_machine();
+  machine.link_bytes_per_s = machine.network_bytes_per_s = 1e30;
+  machine.collective_latency_s = 1;
+  machine.hop_latency_s = 0.1;
+  const auto seconds = [&machine](int ranks, ActionKind kind) {
+    const Case c = make_case(1, ranks, 1, 1, {.micro_batches = 1, .prefetch = 1});
+    const Program program = training_program(c.layout, c.cost, c.options);
+    const Simulation s = simulate(program, c.layout, c.cost, machine);
+    CHECK(find(s, "all-gather", "parameters").hops ==
+          (ranks > machine.ranks_per_node ? ranks - 1 : 0));
+    const auto at =
+        std::ranges::find(program.actions, kind, &Action::kind) - program.actions.begin();
+    return s.action_end_s[to_index(at)] - s.action_start_s[to_index(at)];
+  };
+  CHECK(seconds(4, ActionKind::gather) == Approx(1));
+  CHECK(seconds(8, ActionKind::gather) == Approx(1 + 7 * 0.1));
+  CHECK(seconds(64, ActionKind::reduce) == Approx(1 + 63 * 0.1));
+  CHECK(seconds(64, ActionKind::norm) == Approx(5));  // 16 nodes
+
+  // One rank in each node.
+  machine.ranks_per_node = 1;
+  CHECK(seconds(16, ActionKind::gather) == Approx(1 + 15 * 0.1));
+  machine.lone_ranks_by_trees = true;
+  const Case c = make_case(1, 16, 1, 1, {.micro_batches = 1, .prefetch = 1});
+  CHECK(find(play(c, machine), "all-gather", "parameters").rings == 0);
 }
 
 TEST_CASE("in an all-to-all each rank of a node sends to all ranks of other nodes", "[simulate]") {

@@ -241,7 +241,7 @@ TEST_CASE("codes and inner groups take the time of their bytes", "[program][simu
   machine.link_bytes_per_s = 1e11;
   machine.network_bytes_per_s = 1e9;
   machine.memory_bytes_per_s = 1e12;
-  machine.collective_latency_s = 0;
+  machine.collective_latency_s = machine.hop_latency_s = 0;
   const Simulation step = simulate(program, c.layout, c.cost, machine);
   const double codes = 4 * (384 + 16 + 512 * 2), partial = 784 + 512 * 4;
   const double first = codes * 3 / 4 / 1e9 +

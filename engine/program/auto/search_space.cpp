@@ -23,16 +23,17 @@ struct Sharing {
   int stage = 0, shard = 0;
 };
 
-/// Without data ranks there is nothing to share. Ranks of a node that see different samples share
-/// where that is not all of them.
+/// Without data ranks there is nothing to share. Ranks of a node that see different samples share,
+/// or those of eight nodes, where that is not all of them: rings over all have too many hops.
 std::vector<Sharing> sharings(int data_ranks, int line_in_node, int ranks_per_node) {
   if (data_ranks == 1) return {{}};
   std::vector<Sharing> list = {{}};
   const int node = ranks_per_node / line_in_node;
-  const bool nodes = node > 1 && node < data_ranks && data_ranks % node == 0;
   for (int stage = 1; stage <= 3; ++stage) {
     list.push_back({stage, 0});
-    if (nodes) list.push_back({stage, node});
+    for (const int shard : {node, 8 * node}) {
+      if (shard > 1 && shard < data_ranks && data_ranks % shard == 0) list.push_back({stage, shard});
+    }
   }
   return list;
 }

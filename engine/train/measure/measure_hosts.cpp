@@ -81,6 +81,52 @@ std::vector<std::vector<std::pair<int, int>>> rounds_of(int hosts) {
   return rounds;
 }
 
+/// How long what ZeRO does takes all ranks together.
+struct TogetherTimes {
+  std::int64_t bytes = 0;  ///< of the whole tensor
+  double gather_s = 0, reduce_s = 0;
+  double small_s = 0;  ///< to gather 64 bytes
+};
+
+TogetherTimes times_together(Communicator& all, const DeviceFacts& device) {
+  const bool gpu = device.is_cuda();
+  const std::int64_t share = (gpu ? 8 : 1) * kSummedBytes / 4 / all.size();
+  const auto floats = [&](std::int64_t count) {
+    return at::zeros({count}, at::TensorOptions().device(device.device));
+  };
+  at::Tensor part = floats(share), whole = floats(share * all.size()), few = floats(16),
+             many = floats(16 * all.size());
+  const auto time = [&](int calls, const auto& work) {
+    for (int i = 0; i < 2; ++i) work();
+    all.barrier();
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) work();
+    synchronize(device.device);
+    const double seconds = seconds_since(start) / calls;
+    all.barrier();
+    return seconds;
+  };
+  const int times = gpu ? 20 : 4;
+  return {.bytes = static_cast<std::int64_t>(whole.nbytes()),
+          .gather_s = time(times, [&] { all.all_gather(whole, part); }),
+          .reduce_s = time(times, [&] { all.reduce_scatter(part, whole); }),
+          .small_s = time(50, [&] { all.all_gather(many, few); })};
+}
+
+nlohmann::ordered_json together_json(const TogetherTimes& times, const World& world,
+                                     std::size_t hosts) {
+  const double sent = static_cast<double>(times.bytes) * (world.size - 1) / world.size;
+  const auto rate = [&](double seconds) {
+    return sent / std::max(seconds - times.small_s, 0.1 * seconds) * 1e-9;
+  };
+  return {{"device", world.device.name},
+          {"hosts", hosts},
+          {"ranks", world.size},
+          {"gather_gb_s", rate(times.gather_s)},
+          {"reduce_gb_s", rate(times.reduce_s)},
+          {"latency_us", times.small_s * 1e6}};
+}
+
 /// [ranks, columns]: `own` in the row of each rank. Collective.
 at::Tensor rows_of_all(Communicator& all, const DeviceFacts& device,
                        const std::vector<double>& own) {
@@ -133,6 +179,11 @@ void measure_hosts(const World& world, RankRecordFile& record, const std::filesy
           std::max(in_pair, sum_rate(world, fmt::format("preflight-pair-{}-{}", a, b), ranks));
     }
   }
+  nlohmann::ordered_json together;
+  if (hosts.size() > 1) {
+    record.enter(-1, "measure gathers of all hosts");
+    together = together_json(times_together(*all, world.device), world, hosts.size());
+  }
   const at::Tensor figures = rows_of_all(*all, world.device, {product, in_host, in_pair});
   if (world.rank != 0) return;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -150,7 +201,8 @@ void measure_hosts(const World& world, RankRecordFile& record, const std::filesy
                     {"host_gb_s", rate(figure(ranks.front(), 1))},
                     {"pair_gb_s", rate(figure(ranks.front(), 2))}});
   }
-  write_file_atomically(file, json_text(nlohmann::ordered_json{{"hosts", list}}, 1) + "\n");
+  write_file_atomically(
+      file, json_text(nlohmann::ordered_json{{"hosts", list}, {"all_hosts", together}}, 1) + "\n");
 }
 
 }  // namespace dstrain

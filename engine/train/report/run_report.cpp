@@ -381,6 +381,15 @@ void RunReport::checkpoint(const SaveResult& result, std::int64_t steps, double 
   }
 }
 
+void RunReport::verified(const VerifyResult& result, std::int64_t steps) {
+  const std::string damage = fmt::format("{}", fmt::join(result.damaged, "; "));
+  if (!damage.empty())
+    progress_.note(fmt::format("warning: checkpoint {}: {}", result.path.string(), damage));
+  metrics_.event(damage.empty() ? "checkpoint_verified" : "checkpoint_damaged",
+                 parse_checkpoint_name(result.path).value_or(steps),
+                 {{"seconds", fmt::format("{:.3f}", result.seconds)}, {"damage", damage}});
+}
+
 void RunReport::compared_replicas(const std::string& what, std::int64_t steps,
                                   const std::string& wrong) {
   ++compared_[what];

@@ -50,6 +50,7 @@ class RunReport {
   void confusion(const EvaluationTotals& totals);
   /// `steps`: done by now; `stall_s`: that training has waited for it.
   void checkpoint(const SaveResult& result, std::int64_t steps, double stall_s);
+  void verified(const VerifyResult& result, std::int64_t steps);
   /// The save that was due after `steps` is left out, since that of step `running` still runs.
   void skipped_checkpoint(std::int64_t steps, std::int64_t running, double interval_s);
   /// What several ranks hold was compared after `steps`: "weights" or "states". `wrong`: who

@@ -75,7 +75,10 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
                                     .rank = world.rank,
                                     .world_size = world.size,
                                     .keep = recipe_.run.checkpoint.keep,
-                                    .attempt = place_.attempt});
+                                    .attempt = place_.attempt,
+                                    .verify_bytes_per_s = 1e6 * recipe_.run.checkpoint.verify_rate,
+                                    .local_ranks = world.local_size,
+                                    .host = host_name()});
   skipped_.restart(first_loss_scale(recipe_.precision));
   if (place_.resume) restore();
   if (world.rank == 0) open_report(start);
@@ -430,6 +433,9 @@ void Trainer::report_saves(bool wait) {
     save_clock_.add_stall(std::exchange(stall_s_, 0));
     failed_save_ = result->ok ? std::nullopt : result;
     if (result->ok) saved_ = result->path;
+  }
+  while (const auto result = saver_->verified()) {
+    if (report_) report_->verified(*result, last_.step + 1);
   }
 }
 

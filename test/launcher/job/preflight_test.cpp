@@ -123,6 +123,26 @@ TEST_CASE("slow hosts are told by the median of all, the slowest first", "[launc
   CHECK(dstrain::launcher::slow_hosts({{"a", {1.0, 0.9}, 3, 0}}).empty());
 }
 
+TEST_CASE("rates of all hosts together are read, and refused where a file has none",
+          "[launcher][preflight]") {
+  TempDir directory;
+  const fs::path file = directory / "rates.json";
+  std::ofstream(file) << R"({"hosts": [], "all_hosts": {"device": "CPU", "hosts": 2, "ranks": 4,
+                              "gather_gb_s": 3.0, "reduce_gb_s": 2.0, "latency_us": 150.0}})";
+  const dstrain::launcher::RatesTogether rates = dstrain::launcher::read_rates_together(file);
+  CHECK(rates.device == "CPU");
+  CHECK(rates.network.hosts == 2);
+  CHECK(rates.network.ranks == 4);
+  CHECK(rates.network.bytes_per_s == 2e9);
+  CHECK(rates.network.latency_s == Approx(150e-6));
+  for (const char* text : {R"({"hosts": []})", R"({"all_hosts": null})",
+                           R"({"all_hosts": {"device": "CPU", "hosts": 2, "ranks": 4}})"}) {
+    std::ofstream(file) << text;
+    CHECK_THROWS_WITH(dstrain::launcher::read_rates_together(file),
+                      Catch::Contains("has no rates of these hosts"));
+  }
+}
+
 TEST_CASE("without a spare for a bad host the preflight ends the job before the start",
           "[launcher][preflight][alone]") {
   TempDir directory;
