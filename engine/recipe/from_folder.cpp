@@ -203,7 +203,8 @@ class FolderReader {
     }
   }
 
-  /// Rotary positions end where the model's training did; those of BLOOM (ALiBi) have no end.
+  /// Rotary and learnt positions end where the model's training did; those of BLOOM (ALiBi) have no
+  /// end.
   void compare_positions(ConfigFile& file, const ModelFamily& family) {
     if (family.positions == nullptr || !reader_.usable("data.sequence")) return;
     const std::int64_t positions = file.size(family.positions, kMaxPositions, 0);
@@ -211,7 +212,7 @@ class FolderReader {
     if (positions == 0 || sequence <= positions) return;
     const std::string text = fmt::format("{} tokens, but {} has {} {}", sequence,
                                          file.path().string(), family.positions, positions);
-    if (!family.rotary) {
+    if (!family.rotary && !family.learnt_positions) {
       diagnostics_.warning(reader_.place("data.sequence"), "data.sequence", text,
                            fmt::format("{} goes on beyond the length that it was trained with, "
                                        "but not as well",

@@ -205,9 +205,9 @@ void check_equal(const RanksResult& found, const RanksResult& expected) {
 
 TEST_CASE("samples spread over ranks give loss, gradients and next tokens of one rank",
           "[models][sequence]") {
-  SequenceWork work{.config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                       test::small_qwen3_config(), test::small_gemma2_config(),
-                                       test::small_gemma3_config()),
+  SequenceWork work{.config = GENERATE(test::small_bloom_config(), test::small_gpt2_config(),
+                                       test::small_qwen2_config(), test::small_qwen3_config(),
+                                       test::small_gemma2_config(), test::small_gemma3_config()),
                     .exchange = GENERATE(SequenceExchange::gather, SequenceExchange::heads),
                     .adapters = GENERATE(false, true),
                     .packed = GENERATE(false, true)};
