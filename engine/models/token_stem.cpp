@@ -33,7 +33,11 @@ at::Tensor TokenStem::places(const Batch& batch) {
 
 Tensors TokenStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
   at::Tensor rows = embedding_.forward(batch.tokens, {.peers = context.peers});
-  if (positions_) rows.add_(positions_->forward(places(batch)));
+  if (positions_) {
+    const at::Tensor all = places(batch).flatten();
+    const std::int64_t own = all.numel() / shape_.tensor.count;
+    rows.add_(positions_->forward(all.narrow(0, shape_.tensor.index * own, own)));
+  }
   if (norm_) rows = norm_->forward(rows, std::nullopt).second;
   return {rows};
 }
@@ -46,7 +50,11 @@ BlockCost TokenStem::cost(const BatchShape& shape) const {
   const Bytes handed_on = cost.boundary_bytes();
   std::vector<LayerCost> layers = {embedding_.cost()};
   if (positions_) {
-    layers.push_back(positions_->cost());
+    LayerCost positions = positions_->cost();
+    // The places of all ranks' rows, which no batch has as int64.
+    if (positions.trained > 0)
+      positions.saved_bytes = rows * shape_.tensor.count * static_cast<Bytes>(sizeof(std::int64_t));
+    layers.push_back(std::move(positions));
     cost.forward_workspace = handed_on;
   }
   // Backward, the gradient of what it returned, and of the norm's input, which it keeps.

@@ -34,7 +34,8 @@ class TokenStem final : public Block {
   std::string name_;
   LanguageShape shape_;
   TokenEmbedding embedding_;
-  std::optional<TokenEmbedding> positions_;  ///< a row for each place in a sequence
+  /// A row for each place in a sequence; whole on tensor ranks.
+  std::optional<TokenEmbedding> positions_;
   std::optional<LayerNorm> norm_;
 };
 

@@ -305,9 +305,6 @@ TEST_CASE("tensor ranks do not cut tensors that files join", "[models]") {
   CHECK_THROWS_WITH(make_model(test::small_phi3_config(), inputs),
                     Catch::Contains("parallel.tensor: 2, but files of Phi-3 have query, key and "
                                     "value in one tensor, which dstrain does not cut"));
-  CHECK_THROWS_WITH(make_model(test::small_gpt2_config(), inputs),
-                    Catch::Contains("parallel.tensor: 2, but files of GPT-2 have query, key and "
-                                    "value in one tensor, which dstrain does not cut"));
 }
 
 TEST_CASE("samples are no longer than the positions that a model has learnt", "[models]") {

@@ -44,12 +44,13 @@ std::unique_ptr<Block> make_layer(const Gpt2Config& config, const ModelInputs& i
                           config.width, attention_shape(config, index), initial(config), {}, 0,
                           inputs.splits);
   Mlp mlp({.up = name + ".mlp.c_fc", .down = name + ".mlp.c_proj"}, config.width, config.mlp_width,
-          config.gelu, initial(config));
+          config.gelu, initial(config), inputs.splits.tensor);
   return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
       LayerPlace{.name = name,
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
+                 .tensor = inputs.splits.tensor,
                  .tile_rows = inputs.tile_rows},
       LayerNorm(name + ".ln_1", config.width, config.norm_eps),
       with_small_output(std::move(attention), config),
@@ -65,12 +66,7 @@ void check_inputs(const Gpt2Config& config, const ModelFamily& family, const Mod
                             "(n_positions)",
                             inputs.sequence, family.title, config.positions),
                 fmt::format("use at most {}", config.positions));
-  if (!inputs.splits.tensor.whole())
-    throw Error(ErrorKind::usage,
-                fmt::format("parallel.tensor: {}, but files of {} have query, key and value in one "
-                            "tensor, which dstrain does not cut",
-                            inputs.splits.tensor.count, family.title),
-                "use parallel.tensor: 1");
+  require_tensor_degree(config, inputs.splits.tensor);
 }
 
 }  // namespace
