@@ -80,7 +80,7 @@ class FolderReader {
       return;
     }
     const ModelFamily* family = family_of_type(model.name);
-    if (family == nullptr || family->by_name) return;
+    if (family == nullptr || family->by_name || published_model(model.name) != nullptr) return;
     for (const ModelSize& size : family->sizes) {
       const std::string path = fmt::format("model.{}", size.key);
       if (size.optional || model.*size.member != 0 || !reader_.usable(path)) continue;

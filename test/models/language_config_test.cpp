@@ -325,6 +325,13 @@ TEST_CASE("samples are no longer than the positions that a model has learnt", "[
   CHECK(model.notes == std::vector<std::string>{
                            path + ": attn_pdrop is 0.1; dstrain trains GPT-2 without dropout"});
   CHECK(gpt2_config(config, *family_of("gpt2")).mlp_width == 96);
+  // The name may be the folder's model_type; another one is a model.
+  config.name = "gpt2";
+  CHECK(make_model(config, {.sequence = 16}).sequence == 16);
+  config.name = "gpt2-medium";
+  CHECK_THAT(error_of(config, ErrorKind::usage),
+             Catch::Contains("model.name: gpt2-medium means width 1024, but " + path));
+  config.name.clear();
   CHECK_THROWS_WITH(make_model(config, {.sequence = 17}), Catch::Contains("learnt 16 positions"));
   const auto refused = [&](const std::string& more) {
     write(more);
