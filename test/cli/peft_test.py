@@ -180,7 +180,7 @@ run:       {{ steps: 20, evaluate: never, output: {scratch}/runs, checkpoint: {{
 
     # Those of a run answer in PEFT as the run does.
     for name, family, lora in (("r-rslora", "qwen2", "rslora: true, targets: [all-linear]"), ("r-table", "llama", "also_train: [embed_tokens, model.norm]"),
-                               ("r-gpt2", "gpt2", "targets: [c_attn, c_fc], also_train: [mlp.c_proj, wpe]"),
+                               ("r-gpt2", "gpt2", "targets: [c_attn, c_fc], also_train: [\"*.mlp.c_proj\", wpe]"),
                                ("r-head", "qwen3", "targets: [q_proj], also_train: [lm_head]")):
         path = recipe(name, family, f"{{ rank: 4, alpha: 16, {lora} }}",
                       f"{{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, checkpoint: {{ every: 6 }} }}")
