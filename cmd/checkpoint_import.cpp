@@ -57,6 +57,7 @@ class Wanted {
         WantedTensor tensor{.name = part.name,
                             .shape = part.shape,
                             .file_names = model.family->file_names(part.name),
+                            .turned = model.family->turned_in_file(part.name, part.shape),
                             .trained = parameter->trainable,
                             .decay = parameter->decay};
         if (parameter == tied) tensor.ties.emplace_back(kLanguageHeadWeight);

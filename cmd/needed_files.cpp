@@ -13,7 +13,7 @@
 #include "engine/base/output.h"
 #include "engine/base/redact.h"
 #include "engine/data/images/parquet_places.h"
-#include "engine/data/images/test_folders.h"
+#include "engine/data/text/test_folders.h"
 #include "engine/hub/archives.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/families.h"
@@ -84,7 +84,10 @@ class FilesSearch {
     if (data.path.empty()) return add(key, "is empty", hint);
     const bool images = row.needs_path && row.modality == Modality::images;
     const bool tars = row.name == DatasetName::webdataset;
-    if (tars && data.path.find('{') != std::string::npos) return;  // named where they are opened
+    const bool may_be_tars =
+        tars || row.name == DatasetName::jsonl || row.name == DatasetName::chat;
+    if (may_be_tars && data.path.find('{') != std::string::npos)
+      return;  // named where they are opened
     const PathKind kind = path_kind(data.path);
     if (kind == PathKind::nothing)
       return add(key, fmt::format("'{}' is not there", data.path), hint);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -48,17 +49,40 @@ std::int64_t first_difference(std::span<const float> wide, std::span<const float
   return first([](float value) { return value; });
 }
 
+/// A tensor of the files, its elements in our order.
+class FoundTensor {
+ public:
+  FoundTensor(const ForeignTensor& files, const WantedTensor& wanted)
+      : files_(files), turned_(wanted.turned) {}
+
+  [[nodiscard]] std::int64_t numel() const { return files_.numel(); }
+  [[nodiscard]] std::string dtype() const { return files_.dtype(); }
+  void read(std::int64_t begin, std::span<float> into) const {
+    const auto read = [&](std::int64_t from, std::span<float> out) { files_.read(from, out); };
+    if (turned_) return turned_->read(begin, into, read);
+    read(begin, into);
+  }
+  void will_read(Range range) const {
+    if (!turned_ && !range.empty()) files_.will_read(range);
+  }
+  [[nodiscard]] std::string file_of(std::int64_t element) const {
+    return files_.file_of(turned_ ? turned_->place(element) : element);
+  }
+
+ private:
+  const ForeignTensor& files_;
+  std::optional<TransposedMatrix> turned_;
+};
+
 /// Values of one tensor as they pass, held against what else the files say of them.
 class CheckedTensor {
  public:
-  CheckedTensor(std::string name, const ForeignTensor& values,
-                std::vector<const ForeignTensor*> copies)
+  CheckedTensor(std::string name, const FoundTensor& values, std::vector<FoundTensor> copies)
       : name_(std::move(name)), values_(values), copies_(std::move(copies)) {}
 
   void read(std::int64_t begin, std::span<float> into) const {
-    const Range ahead{begin + std::ssize(into),
-                      std::min(begin + 2 * std::ssize(into), values_.numel())};
-    if (!ahead.empty()) values_.will_read(ahead);
+    values_.will_read(
+        {begin + std::ssize(into), std::min(begin + 2 * std::ssize(into), values_.numel())});
     values_.read(begin, into);
     if (const std::int64_t bad = first_non_finite(into); bad >= 0) {
       fail(fmt::format("{}: '{}' holds {} at element {}", values_.file_of(begin + bad), name_,
@@ -66,13 +90,13 @@ class CheckedTensor {
            "training cannot go on from it: take an older checkpoint");
     }
     std::vector<float> other;
-    for (const ForeignTensor* copy : copies_) {
+    for (const FoundTensor& copy : copies_) {
       other.resize(into.size());
-      copy->read(begin, other);
-      const std::int64_t i = first_difference(into, other, copy->dtype());
+      copy.read(begin, other);
+      const std::int64_t i = first_difference(into, other, copy.dtype());
       if (i < 0) continue;
       fail(fmt::format("'{}' is {} in {} and {} in {}, at element {}", name_, into[to_index(i)],
-                       values_.file_of(begin + i), other[to_index(i)], copy->file_of(begin + i),
+                       values_.file_of(begin + i), other[to_index(i)], copy.file_of(begin + i),
                        begin + i),
            "the files are of different steps, or the order of tensors in them is another than "
            "they say; copy the folder again, or take the weights alone from transformers' files");
@@ -81,8 +105,8 @@ class CheckedTensor {
 
  private:
   std::string name_;
-  const ForeignTensor& values_;
-  std::vector<const ForeignTensor*> copies_;
+  FoundTensor values_;
+  std::vector<FoundTensor> copies_;
 };
 
 /// A box of the new checkpoint and where its values come from.
@@ -92,7 +116,7 @@ struct Item {
 };
 
 /// Frozen weights stay with the recipe: those of the checkpoint must be the same.
-void check_frozen(const WantedTensor& wanted, const ForeignTensor& found) {
+void check_frozen(const WantedTensor& wanted, const FoundTensor& found) {
   std::vector<float> ours, theirs;
   for (std::int64_t begin = 0; begin < found.numel(); begin += kChunk) {
     const auto count = to_index(std::min(kChunk, found.numel() - begin));
@@ -198,7 +222,7 @@ ImportResult import_checkpoint(const ForeignCheckpoint& foreign,
   std::vector<Item> items;
   for (const Match& match : matches) {
     if (!match.wanted->trained) {
-      if (match.wanted->base) check_frozen(*match.wanted, *match.weight);
+      if (match.wanted->base) check_frozen(*match.wanted, {*match.weight, *match.wanted});
       continue;
     }
     const Piece whole(match.wanted->name, match.wanted->shape);
@@ -207,8 +231,13 @@ ImportResult import_checkpoint(const ForeignCheckpoint& foreign,
       box.name = name;
       items.push_back({std::move(box), std::move(read)});
     };
-    const auto checked =
-        std::make_shared<const CheckedTensor>(match.wanted->name, *match.weight, match.copies);
+    const auto found = [&](const ForeignTensor* files) {
+      return FoundTensor(*files, *match.wanted);
+    };
+    std::vector<FoundTensor> copies;
+    std::ranges::transform(match.copies, std::back_inserter(copies), found);
+    const auto checked = std::make_shared<const CheckedTensor>(
+        match.wanted->name, found(match.weight), std::move(copies));
     add(whole.name,
         [checked](Range range, std::span<float> into) { checked->read(range.begin, into); });
     for (std::size_t m = 0; m < match.wanted->moments.size(); ++m) {
@@ -217,8 +246,8 @@ ImportResult import_checkpoint(const ForeignCheckpoint& foreign,
         add(name, [](Range, std::span<float> into) { std::ranges::fill(into, 0.0F); });
         continue;
       }
-      const auto moment = std::make_shared<const CheckedTensor>(
-          name, *match.moments[m], std::vector<const ForeignTensor*>{});
+      const auto moment = std::make_shared<const CheckedTensor>(name, found(match.moments[m]),
+                                                                std::vector<FoundTensor>{});
       add(name, [moment](Range range, std::span<float> into) { moment->read(range.begin, into); });
     }
   }

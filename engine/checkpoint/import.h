@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/foreign_checkpoint.h"
+#include "engine/weights/transposed.h"
 
 namespace dstrain {
 
@@ -19,8 +21,10 @@ struct WantedTensor {
   std::string name;  ///< as our checkpoints call it
   std::vector<std::int64_t> shape;
   std::vector<std::string> file_names;  ///< that other programs may have for it
-  std::vector<std::string> ties = {};        ///< under which files may have it once more
-  std::vector<std::string> moments = {};     ///< that its update rule has; of a frozen tensor none
+  /// How they have it, and its moments, where that is not as we do.
+  std::optional<TransposedMatrix> turned = {};
+  std::vector<std::string> ties = {};     ///< under which files may have it once more
+  std::vector<std::string> moments = {};  ///< that its update rule has; of a frozen tensor none
   bool trained = true;
   bool decay = true;
   /// For a frozen tensor: elements from `begin` on of the weights that the recipe starts from.

@@ -124,9 +124,11 @@ Matches match_tensors(const ForeignCheckpoint& foreign, const std::vector<Wanted
     }
     used.insert(*name);
     Match match{.wanted = &tensor, .found = *name, .weight = find(foreign.weights, *name)};
-    if (match.weight->shape() != tensor.shape) {
+    const std::vector<std::int64_t> in_files =
+        tensor.turned ? tensor.turned->shape_in_file() : tensor.shape;
+    if (match.weight->shape() != in_files) {
       misfits.add(shape, fmt::format("{}: tensor '{}' is {}, the model needs {}", where, *name,
-                                     shape_text(match.weight->shape()), shape_text(tensor.shape)));
+                                     shape_text(match.weight->shape()), shape_text(in_files)));
       continue;
     }
     if (const ForeignTensor* copy = find(foreign.copies, *name)) match.copies.push_back(copy);

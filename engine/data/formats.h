@@ -46,11 +46,6 @@ extern const ImageFormat kFood101;
 extern const ImageFormat kFrames;
 /// Members of tar files. https://github.com/webdataset/webdataset
 extern const ImageFormat kWebDataset;
-/// Which splits of kWebDataset data.path has tar files for, by their names.
-struct TarSplits {
-  bool train = false, test = false;
-};
-[[nodiscard]] TarSplits tar_splits(const DataConfig& data);
 /// Noise that costs no decoding; a pure function of (seed, split, index).
 extern const ImageFormat kRandomImages;
 

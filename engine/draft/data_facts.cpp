@@ -23,7 +23,7 @@ constexpr const char* kLookedFor =
     "looked for: a folder for each class with JPEG, PNG or WebP files (train/CLASS/ and "
     "test/CLASS/, or CLASS/), Food-101 (images/, meta/), CIFAR (binary or python version), parquet "
     "files of images, tar files of images (train-*.tar); train.jsonl, train.json or "
-    "train-*.parquet, SQuAD (train-v1.1.json), "
+    "train-*.parquet, tar files of texts or chats (KEY.txt, KEY.json), SQuAD (train-v1.1.json), "
     "MetaMathQA (MetaMathQA-395K.json)";
 
 /// "3 .csv, 1 .zip": the files of a folder by the ends of their names; at most five of them.

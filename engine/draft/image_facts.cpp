@@ -4,12 +4,14 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/tar_file.h"
 #include "engine/data/dataset.h"
 #include "engine/data/images/image_listing.h"
 #include "engine/data/images/parquet_images.h"
 #include "engine/data/images/parquet_places.h"
-#include "engine/data/images/test_folders.h"
 #include "engine/data/text/parquet.h"
+#include "engine/data/text/tar_shards.h"
+#include "engine/data/text/test_folders.h"
 #include "engine/draft/data_facts.h"
 
 namespace dstrain::draft {
@@ -120,15 +122,22 @@ std::optional<DataFacts> parquet_of_images(const fs::path& root, const std::stri
   return facts;
 }
 
+/// Whether a tar has a member that is an image.
+bool has_images(const fs::path& path) {
+  return std::ranges::any_of(TarFile(path).members(), [](const TarMember& member) {
+    return formats::is_image_name(member.name);
+  });
+}
+
 std::optional<DataFacts> images_in_tars(const fs::path& path, const std::string& label) {
-  const formats::TarSplits splits =
-      formats::tar_splits(config_of(DatasetName::webdataset, path.string()));
-  if (!splits.train) return std::nullopt;
+  const std::optional<TarShards> tars = find_tar_shards(path.string());
+  if (!tars || tars->train.empty() || !has_images(tars->root / tars->train.front()))
+    return std::nullopt;
   DataFacts facts = counted(DatasetName::webdataset, path,
                             fmt::format("images in tar files, with their classes in {}",
                                         label.empty() ? "KEY.cls" : label),
                             label);
-  facts.own_test = facts.evaluated = splits.test;
+  facts.own_test = facts.evaluated = !tars->test.empty();
   return facts;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <iterator>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -13,8 +14,11 @@
 #include "engine/chat/json_reader.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/json_lines.h"
+#include "engine/data/text/jsonl.h"
 #include "engine/data/text/parquet.h"
 #include "engine/data/text/sources.h"
+#include "engine/data/text/tar_records.h"
+#include "engine/data/text/tar_shards.h"
 #include "engine/draft/data_facts.h"
 
 namespace dstrain::draft {
@@ -54,6 +58,22 @@ bool is_squad_json(std::string_view text) {
          head.find("\"data\"") != std::string_view::npos;
 }
 
+/// Adds the fields of a JSON object, which `place` says where it is.
+void add_fields(FirstRecord& record, std::string_view json, const std::string& place,
+                const std::string& wanted) {
+  const chat::Value value = chat::read_json_value(
+      json, [&](std::size_t byte) { return fmt::format("{}: byte {}", place, byte); });
+  if (value.as_dict() == nullptr)
+    throw Error(ErrorKind::data,
+                fmt::format("{} is a {}, not an object", place, chat::type_name(value)), wanted);
+  for (const auto& [key, field] : value.as_dict()->entries()) {
+    record.fields.push_back(key.bytes());
+    const bool one = !field.is_none() && field.as_list() == nullptr && field.as_dict() == nullptr;
+    if (one && key.bytes().find_first_of("{}") == std::string::npos)
+      record.simple.push_back(key.bytes());
+  }
+}
+
 FirstRecord first_of_json(const fs::path& path) {
   FirstRecord record;
   {
@@ -83,20 +103,8 @@ FirstRecord first_of_json(const fs::path& path) {
                 "a list of JSON objects, or one object a line, is wanted");
   } catch (const FirstIsRead&) {
   }
-  const chat::Value value = chat::read_json_value(json, [&](std::size_t byte) {
-    return fmt::format("{}: record 1: byte {}", shown_path(path), byte);
-  });
-  if (value.as_dict() == nullptr)
-    throw Error(ErrorKind::data,
-                fmt::format("{}: record 1 is a {}, not an object", shown_path(path),
-                            chat::type_name(value)),
-                "a JSON object a line is wanted, or a list of objects");
-  for (const auto& [key, field] : value.as_dict()->entries()) {
-    record.fields.push_back(key.bytes());
-    const bool one = !field.is_none() && field.as_list() == nullptr && field.as_dict() == nullptr;
-    if (one && key.bytes().find_first_of("{}") == std::string::npos)
-      record.simple.push_back(key.bytes());
-  }
+  add_fields(record, json, fmt::format("{}: record 1", shown_path(path)),
+             "a JSON object a line is wanted, or a list of objects");
   return record;
 }
 
@@ -127,6 +135,39 @@ DatasetName format_of(const FirstRecord& record, const fs::path& file) {
               "write one JSON object a line, such as {\"question\": \"...\", \"answer\": \"...\"}");
 }
 
+/// The fields of the object in a tar's first sample; where that is no chat, also the texts beside
+/// it.
+FirstRecord first_of_tar(const fs::path& path) {
+  const TarFile tar(path);
+  const std::vector<text::TarSample> samples = text::tar_samples(tar);
+  FirstRecord object;
+  std::vector<std::string> texts;
+  const auto members =
+      samples.empty() ? std::vector<std::pair<std::string, TarMember>>() : samples.front().members;
+  for (const auto& [ending, member] : members) {
+    if (std::cmp_greater(member.bytes, text::kMaxRecordBytes)) continue;
+    const std::string content = tar.read(member.offset, member.bytes);
+    if (text::is_object_ending(ending)) {
+      add_fields(object, text::without_byte_order_mark(content),
+                 fmt::format("{}: {}", shown_path(path), shown(member.name)),
+                 "a sample's .json is one object");
+    } else if (text::not_utf8(content, "").empty()) {
+      texts.push_back(ending);
+    }
+  }
+  if (object.fields.empty() && texts.empty())
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{} holds neither images nor texts in its first sample", shown_path(path)),
+        "members are called KEY.jpg and KEY.cls, or KEY.json, KEY.txt");
+  if (format_of(object, path) == DatasetName::chat) return object;
+  object.fields.insert(object.fields.end(), texts.begin(), texts.end());
+  std::ranges::copy_if(texts, std::back_inserter(object.simple), [](const std::string& name) {
+    return name.find_first_of("{}") == std::string::npos;
+  });
+  return object;
+}
+
 /// The first of `names` that is a simple field.
 std::string first_named(const std::vector<std::string>& fields,
                         std::initializer_list<std::string_view> names) {
@@ -142,9 +183,10 @@ void guess_fields(DataFacts& facts) {
                                  "summary", "reply", "translation", "solution"});
   std::string question =
       first_named(facts.fields, {"question", "problem", "query", "instruction", "prompt", "input",
-                                 "source", "text", "document", "article", "sentence"});
+                                 "source", "text", "txt", "document", "article", "sentence"});
   if (!answer.empty() && !question.empty()) return name_fields(facts, question, answer);
-  if (answer.empty() && question == "text") return name_fields(facts, "", "text");
+  if (answer.empty() && (question == "text" || question == "txt"))
+    return name_fields(facts, "", question);
   if (facts.fields.size() == 1) return name_fields(facts, "", facts.fields[0]);
   if (facts.fields.size() == 2) return name_fields(facts, facts.fields[0], facts.fields[1]);
 }
@@ -195,11 +237,15 @@ void name_fields(DataFacts& facts, const std::string& question, const std::strin
 std::optional<DataFacts> text_in(const fs::path& path) {
   const bool folder = path_kind(path) == PathKind::folder;
   const std::string end = path.extension().string();
-  if (!folder && end != ".json" && end != ".jsonl" && end != ".parquet") return std::nullopt;
+  if (!folder && end != ".json" && end != ".jsonl" && end != ".parquet" &&
+      !is_tar_name(path.string()))
+    return std::nullopt;
   const std::optional<fs::path> file = folder ? training_file(path) : path;
   if (!file) return std::nullopt;
-  const FirstRecord record =
-      file->extension() == ".parquet" ? first_of_parquet(*file) : first_of_json(*file);
+  const bool tar = is_tar_name(file->string());
+  const FirstRecord record = tar                               ? first_of_tar(*file)
+                             : file->extension() == ".parquet" ? first_of_parquet(*file)
+                                                               : first_of_json(*file);
   DataFacts facts{.name = format_of(record, *file), .path = path.string()};
   if (record.kind == FirstRecord::Kind::squad) {
     facts.form = fmt::format("{} has SQuAD's articles", file->filename().string());
@@ -214,7 +260,7 @@ std::optional<DataFacts> text_in(const fs::path& path) {
                               fields_of(record)),
                   "chats have messages or conversations; other records have a text in a field");
     guess_fields(facts);
-    if (folder && file->filename() != "train.jsonl") facts.path = file->string();
+    if (folder && !tar && file->filename() != "train.jsonl") facts.path = file->string();
   }
   facts.pairs = is_pair(record);
   const text::Sources sources = text::find_sources(config_of(facts.name, facts.path));

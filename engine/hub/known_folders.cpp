@@ -8,6 +8,7 @@ constexpr KnownFolder kKnownFolders[] = {
     {"bloom-1b7", "bigscience/bloom-1b7", {}},
     {"bloom-3b", "bigscience/bloom-3b", {}},
     {"bloom-7b1", "bigscience/bloom-7b1", {}},
+    {"gpt2", "openai-community/gpt2", {}},
     {"pythia-160m", "EleutherAI/pythia-160m", {}},
     {"Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B", {}},
     {"Qwen2.5-3B", "Qwen/Qwen2.5-3B", {}},

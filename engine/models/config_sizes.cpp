@@ -20,7 +20,8 @@ ModelSizes read_sizes(ConfigFile& file, const ModelFamily& family) {
 void compare_sizes(const ModelConfig& recipe, const ModelFamily& family, const ModelSizes& sizes,
                    Problems& problems) {
   const std::string path = (std::filesystem::path(recipe.weights) / "config.json").string();
-  const PublishedModel* named = published_model(recipe.name);
+  // A folder's model_type says no sizes, though it may be the name of a model, too (GPT-2).
+  const PublishedModel* named = recipe.name == family.name ? nullptr : published_model(recipe.name);
   for (const ModelSize& size : family.sizes) {
     const std::int64_t in_file = sizes.*size.size;
     const std::int64_t in_recipe = recipe.*size.member;

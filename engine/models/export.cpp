@@ -2,6 +2,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -39,6 +40,7 @@ struct Item {
   DType dtype = DType::f32;
   const BlockState* state = nullptr;
   FileTensor in_file = {};
+  std::optional<TransposedMatrix> turned = {};
 };
 
 /// Tensors of one file, and their bytes.
@@ -56,6 +58,10 @@ std::vector<Shard> make_shards(const Model& model, const ExportOptions& options)
     items.push_back({&state->part, state->type == at::kLong ? DType::i64 : DType::f32, state});
   for (Item& item : items) {
     item.in_file = {model.family->file_names(item.part->name).front(), item.part->shape};
+    if (item.state == nullptr) {
+      item.turned = model.family->turned_in_file(item.part->name, item.part->shape);
+      if (item.turned) item.in_file.shape = item.turned->shape_in_file();
+    }
     if (options.tensor != nullptr)
       item.in_file = options.tensor({item.part->name, item.part->shape});
   }
@@ -80,14 +86,14 @@ void write_shard(const fs::path& path, const Shard& shard, const TensorReader& r
                        .values = {}});
   // Readers of transformers 4 refuse a file that does not say who wrote it.
   SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
-  for (const auto& [part, dtype, state, in_file] : shard.items) {
+  for (const auto& [part, dtype, state, in_file, turned] : shard.items) {
     const std::vector<float> values = read(state == nullptr ? *part : stored_part(*state));
     if (dtype == DType::i64) {
       const at::Tensor integers = from_stored(*state, values);
       writer.write(std::span(integers.const_data_ptr<std::int64_t>(),
                              static_cast<std::size_t>(integers.numel())));
     } else {
-      writer.write(values);
+      writer.write(turned ? turned->in_file(values) : values);
     }
   }
   writer.commit();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
@@ -14,6 +16,7 @@
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
 #include "engine/models/gemma/gemma.h"
+#include "engine/models/gpt2/model.h"
 #include "engine/models/gpt_neox/model.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
@@ -44,7 +47,7 @@ std::vector<std::string> with_and_without(std::string_view prefix, const std::st
   return {name, name.substr(prefix.size())};
 }
 
-std::vector<std::string> bloom_names(const std::string& name) {
+std::vector<std::string> transformer_names(const std::string& name) {
   return with_and_without("transformer.", name);
 }
 
@@ -71,6 +74,8 @@ std::vector<std::string> one_name(const std::string& name) { return {name}; }
 
 constexpr std::string_view kNeoxBuffers[] = {".attention.bias", ".attention.masked_bias",
                                              ".attention.rotary_emb.inv_freq"};
+constexpr std::string_view kGpt2Buffers[] = {".attn.bias", ".attn.masked_bias"};
+constexpr std::string_view kGpt2Transposed[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
 constexpr std::string_view kLlamaBuffers[] = {".self_attn.rotary_emb.inv_freq"};
 
 constexpr std::string_view kTowerBuffers[] = {".embeddings.position_ids"};
@@ -115,7 +120,7 @@ constexpr Family kModels[] = {
      .buffers = kTowerBuffers},
     {.name = "bloom",
      .make = bloom_model,
-     .file_names = bloom_names,
+     .file_names = transformer_names,
      .memory_name = same_name,
      .embedding = "transformer.word_embeddings.weight",
      .classifier = {},
@@ -128,6 +133,15 @@ constexpr Family kModels[] = {
      .classifier = {},
      .with_classifier = {},
      .buffers = kNeoxBuffers},
+    {.name = "gpt2",
+     .make = gpt2_model,
+     .file_names = transformer_names,
+     .memory_name = same_name,
+     .embedding = "transformer.wte.weight",
+     .classifier = {},
+     .with_classifier = {},
+     .buffers = kGpt2Buffers,
+     .transposed = kGpt2Transposed},
     {.name = "qwen2",
      .make = make_decoder<kQwen2>,
      .file_names = decoder_names,
@@ -292,6 +306,14 @@ const Family* family_called(const ModelFamily* recipe) {
 }
 
 }  // namespace
+
+std::optional<TransposedMatrix> Family::turned_in_file(
+    std::string_view tensor, const std::vector<std::int64_t>& shape) const {
+  const bool turned =
+      std::ranges::any_of(transposed, [&](std::string_view end) { return tensor.ends_with(end); });
+  if (!turned) return std::nullopt;
+  return TransposedMatrix{.rows = shape.at(0), .columns = shape.at(1)};
+}
 
 std::span<const Family> families() { return kModels; }
 

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/recipe/families.h"
+#include "engine/weights/transposed.h"
 
 namespace dstrain {
 
@@ -39,6 +41,12 @@ struct Family {
   /// Ends of names of tensors that earlier classes of transformers saved and computed all the same.
   std::span<const std::string_view> buffers = {};
 
+  /// Ends of names of matrices that files have as [inputs, outputs], as transformers' Conv1D does.
+  std::span<const std::string_view> transposed = {};
+
+  /// How files have a tensor of ours; nothing where they have it as we do.
+  [[nodiscard]] std::optional<TransposedMatrix> turned_in_file(
+      std::string_view tensor, const std::vector<std::int64_t>& shape) const;
   [[nodiscard]] const ModelFamily& recipe() const { return *family_of_type(name); }
 };
 

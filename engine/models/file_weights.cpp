@@ -71,7 +71,7 @@ class FileWeights final : public WeightSource {
     } else if (found == places_.end()) {
       draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
     } else {
-      found->second.file->read(found->second.name, begin, out);
+      read_found(found->second, part, begin, out);
     }
   }
 
@@ -89,6 +89,15 @@ class FileWeights final : public WeightSource {
   }
 
  private:
+  void read_found(const WeightFolder::Place& found, const Piece& part, std::int64_t begin,
+                  std::span<float> out) const {
+    const auto read = [&](std::int64_t from, std::span<float> into) {
+      found.file->read(found.name, from, into);
+    };
+    const std::optional<TransposedMatrix> turned = family_.turned_in_file(part.name, part.shape);
+    if (turned) return turned->read(begin, out, read);
+    read(begin, out);
+  }
   [[nodiscard]] std::string classifier(std::string_view tensor) const {
     return std::string(family_.classifier).append(tensor);
   }
@@ -166,15 +175,17 @@ class FileWeights final : public WeightSource {
       return;
     }
     const WeightFile::Entry& entry = found->entry();
+    const std::optional<TransposedMatrix> turned = family_.turned_in_file(part.name, part.shape);
+    const std::vector<std::int64_t> wanted = turned ? turned->shape_in_file() : part.shape;
     const std::string what =
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
     if (is_vocabulary(part.name) && entry.shape.size() == 2 && entry.shape[0] != part.shape[0] &&
         entry.shape[1] == part.shape[1]) {
       misfits.add(shape, fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
                                      entry.shape[0], part.shape[0]));
-    } else if (entry.shape != part.shape && !is_timms({found->name, entry.shape}, part)) {
+    } else if (entry.shape != wanted && !is_timms({found->name, entry.shape}, part)) {
       misfits.add(shape, fmt::format("{} is {}, the model needs {}", what, shape_text(entry.shape),
-                                     shape_text(part.shape)));
+                                     shape_text(wanted)));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
       misfits.add(dtype,
                   fmt::format("{} is {}; dstrain reads F32, F16 and BF16", what, entry.dtype));

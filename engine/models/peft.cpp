@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -54,7 +55,7 @@ std::string module_of(const std::string& tensor) { return tensor.substr(0, tenso
 /// What makes an adapter another function than ours. PEFT writes all its options, most of them
 /// null, false or empty.
 void check_config(const fs::path& path, const nlohmann::json& json, const LoraConfig& config,
-                  Problems& problems) {
+                  const Family& family, Problems& problems) {
   const auto value = [&](const char* key) { return json.value(key, nlohmann::json()); };
   const auto problem = [&](const char* key, const std::string& wanted) {
     problems.push_back(
@@ -69,11 +70,15 @@ void check_config(const fs::path& path, const nlohmann::json& json, const LoraCo
     problem("use_rslora", fmt::format("lora.rslora is {}, make them equal", config.rslora));
   if (!value("bias").is_null() && value("bias") != "none") problem("bias", "it must be \"none\"");
   for (const char* key :
-       {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "rank_pattern",
-        "alpha_pattern", "layer_replication", "target_parameters", "trainable_token_indices"}) {
+       {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "rank_pattern", "alpha_pattern",
+        "layer_replication", "target_parameters", "trainable_token_indices"}) {
     const nlohmann::json found = value(key);
     if (!found.empty() && found != false) problem(key, "dstrain has no such adapters");
   }
+  // It says how the base's files have their matrices; those of adapters are the same either way.
+  if (value("fan_in_fan_out") == true && family.transposed.empty())
+    problem("fan_in_fan_out",
+            fmt::format("files of {} have no transposed matrices", family.recipe().title));
   // These starts change the base as well, which is not written beside the adapter.
   const nlohmann::json init = value("init_lora_weights");
   const auto names = {"gaussian", "eva", "orthogonal"};
@@ -85,19 +90,22 @@ class AdapterFile final : public WeightSource {
  public:
   AdapterFile(const fs::path& folder, const Model& model, const LoraConfig& config,
               std::unique_ptr<WeightSource> base)
-      : base_(std::move(base)), file_(folder / kWeightsName), table_(tied_table(model)) {
+      : base_(std::move(base)),
+        file_(folder / kWeightsName),
+        family_(*model.family),
+        table_(tied_table(model)) {
     const std::string hint =
         "lora.rank, alpha, targets and also_train must be those of the adapter in "
         "lora.weights, and the model the one it was made for";
     Problems problems;
     const nlohmann::json json = read_json_object(folder / kConfigName);
-    check_config(folder / kConfigName, json, config, problems);
+    check_config(folder / kConfigName, json, config, family_, problems);
     // What is wrong with the tensors mostly follows from these.
     raise_problems(ErrorKind::data, problems, hint);
     Misfits misfits;
     for (const Parameter* parameter : all_parameters(model)) {
       for (const Piece& part : parameter->parts) {
-        if (parameter->trainable) place(*model.family, part, misfits);
+        if (parameter->trainable) place(part, misfits);
       }
     }
     refuse_unknown(misfits);
@@ -109,7 +117,12 @@ class AdapterFile final : public WeightSource {
                   std::span<float> out) const override {
     const auto found = places_.find(part.name);
     if (found == places_.end()) return base_->read_whole(parameter, part, begin, out);
-    file_.read(found->second, begin, out);
+    const auto read = [&](std::int64_t from, std::span<float> into) {
+      file_.read(found->second, from, into);
+    };
+    const std::optional<TransposedMatrix> turned = family_.turned_in_file(part.name, part.shape);
+    if (turned) return turned->read(begin, out, read);
+    read(begin, out);
   }
 
   [[nodiscard]] std::optional<Nf4Tensor> read_nf4(const Piece& part) const override {
@@ -121,20 +134,22 @@ class AdapterFile final : public WeightSource {
   }
 
  private:
-  void place(const Family& family, const Piece& part, Misfits& misfits) {
-    std::vector<std::string> names = peft_names(family, part.name);
+  void place(const Piece& part, Misfits& misfits) {
+    const std::optional<TransposedMatrix> turned = family_.turned_in_file(part.name, part.shape);
+    const std::vector<std::int64_t> shape = turned ? turned->shape_in_file() : part.shape;
+    std::vector<std::string> names = peft_names(family_, part.name);
     if (is_table(part)) names.push_back(kHeadInFile);
     const auto found = std::ranges::find_if(
         names, [&](const std::string& name) { return file_.entries().contains(name); });
     if (found == names.end()) {
       misfits.add(Misfits::Way::missing,
                   fmt::format("{}: no tensor '{}' [{}]", file_.path().string(),
-                              adapter_prefix(family.memory_name(bare(part.name))),
-                              fmt::join(part.shape, ", ")));
+                              adapter_prefix(family_.memory_name(bare(part.name))),
+                              fmt::join(shape, ", ")));
       return;
     }
     const SafetensorsFile::Entry& entry = file_.entries().at(*found);
-    if (entry.shape != part.shape) {
+    if (entry.shape != shape) {
       misfits.add(
           Misfits::Way::shape,
           fmt::format("{}: tensor '{}' is [{}], the model needs [{}]", file_.path().string(),
@@ -207,6 +222,7 @@ class AdapterFile final : public WeightSource {
 
   std::unique_ptr<WeightSource> base_;
   SafetensorsFile file_;
+  const Family& family_;
   const Parameter* table_;                     ///< of embedding and head, where they are one
   std::map<std::string, std::string> places_;  ///< by part name
 };
@@ -243,6 +259,14 @@ std::set<std::string> modules_to_save(const Model& model) {
   return modules;
 }
 
+/// Whether files of the base have adapted matrices transposed; PEFT has one word for all of them.
+bool has_turned_base(const Model& model) {
+  return std::ranges::any_of(adapted_maps(model), [&](const AdaptedMap& map) {
+    const Parameter& weight = map.linear->weight();
+    return model.family->turned_in_file(map.name() + ".weight", weight.shape).has_value();
+  });
+}
+
 /// 16 rather than 16.0, as people write it.
 nlohmann::json plain_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<long>(value);
@@ -262,7 +286,7 @@ nlohmann::json config_json(const Model& model, const LoraConfig& config,
                          {"target_modules", target_modules(model)},
                          {"modules_to_save", nullptr},
                          {"bias", "none"},
-                         {"fan_in_fan_out", false},
+                         {"fan_in_fan_out", has_turned_base(model)},
                          {"init_lora_weights", true},
                          {"use_rslora", config.rslora},
                          {"use_dora", false},
@@ -304,8 +328,12 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
   std::vector<SafetensorsTensor> tensors;
   const auto add = [&](const Piece& part, std::string name) {
     parts.push_back(part);
-    tensors.push_back(
-        {.name = std::move(name), .shape = part.shape, .dtype = options.dtype, .values = {}});
+    const std::optional<TransposedMatrix> turned =
+        model.family->turned_in_file(part.name, part.shape);
+    tensors.push_back({.name = std::move(name),
+                       .shape = turned ? turned->shape_in_file() : part.shape,
+                       .dtype = options.dtype,
+                       .values = {}});
   };
   for (const Parameter* parameter : all_parameters(model)) {
     for (const Piece& part : parameter->parts) {
@@ -316,7 +344,12 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
   }
   make_folder(folder);
   SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});
-  for (const Piece& part : parts) writer.write(read(part));
+  for (const Piece& part : parts) {
+    const std::vector<float> values = read(part);
+    const std::optional<TransposedMatrix> turned =
+        model.family->turned_in_file(part.name, part.shape);
+    writer.write(turned ? turned->in_file(values) : values);
+  }
   writer.commit();
   write_file_atomically(folder / kConfigName,
                         json_text(config_json(model, config, modules, options.base), 2) + "\n");

@@ -44,6 +44,10 @@ constexpr std::array<std::string_view, 6> kBloomLayer = {
     "mlp.dense_h_to_4h",    "mlp.dense_4h_to_h"};
 constexpr std::array<std::string_view, 2> kBloomAfter = {"transformer.ln_f", "lm_head"};
 
+constexpr std::array<std::string_view, 2> kGpt2Before = {"transformer.wte", "transformer.wpe"};
+constexpr std::array<std::string_view, 6> kGpt2Layer = {"ln_1", "attn.c_attn", "attn.c_proj",
+                                                        "ln_2", "mlp.c_fc",    "mlp.c_proj"};
+
 constexpr std::array<std::string_view, 1> kNeoxBefore = {"gpt_neox.embed_in"};
 constexpr std::array<std::string_view, 6> kNeoxLayer = {
     "input_layernorm", "post_attention_layernorm", "attention.query_key_value",
@@ -52,6 +56,7 @@ constexpr std::array<std::string_view, 2> kNeoxAfter = {"gpt_neox.final_layer_no
 
 constexpr Order kDecoder = {"model.layers.", kDecoderBefore, kDecoderLayer, kDecoderAfter};
 constexpr Order kNeox = {"gpt_neox.layers.", kNeoxBefore, kNeoxLayer, kNeoxAfter};
+constexpr Order kGpt2 = {"transformer.h.", kGpt2Before, kGpt2Layer, kBloomAfter};
 constexpr Order kBloom = {"transformer.h.", kBloomBefore, kBloomLayer, kBloomAfter};
 
 /// Place of a tensor: part of the model, layer, module, weight before bias; -1 as module: unknown.
@@ -82,6 +87,7 @@ Place place_of(const Order& order, std::string_view name) {
 /// A model with a module that its list does not have has no order.
 const Order& order_of(std::string_view family) {
   if (family == "bloom") return kBloom;
+  if (family == "gpt2") return kGpt2;
   if (family == "gpt_neox") return kNeox;
   return kDecoder;
 }

@@ -11,12 +11,14 @@
 
 namespace dstrain {
 
-/// First block of a language model: the embedding and the norm behind it, if any. Returns {x}.
+/// First block of a language model: the embedding, learnt positions added to it and the norm behind
+/// it, if any. Returns {x}.
 class TokenStem final : public Block {
  public:
   /// Files name the table PREFIX.weight, and the block is PREFIX.
   TokenStem(const std::string& prefix, const LanguageShape& shape, const InitialWeights& init,
-            double scale = 1, std::optional<LayerNorm> norm = std::nullopt);
+            double scale = 1, std::optional<LayerNorm> norm = std::nullopt,
+            std::optional<TokenEmbedding> positions = std::nullopt);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -26,9 +28,14 @@ class TokenStem final : public Block {
   [[nodiscard]] Parameter& table() { return embedding_.table(); }
 
  private:
+  /// The place of each row in its sequence, int64.
+  [[nodiscard]] static at::Tensor places(const Batch& batch);
+
   std::string name_;
   LanguageShape shape_;
   TokenEmbedding embedding_;
+  /// A row for each place in a sequence; whole on tensor ranks.
+  std::optional<TokenEmbedding> positions_;
   std::optional<LayerNorm> norm_;
 };
 

@@ -41,10 +41,15 @@ ops::AttentionShape own_shape(ops::AttentionShape shape, const AxisPart& tensor)
 
 std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
                                   const ops::AttentionShape& shape, const AxisPart& tensor) {
-  if (names.size() == 1) return {{names[0], shape.qkv_width()}};
+  const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
+  if (names.size() == 1) {
+    // Interleaved, each head's rows lie together.
+    std::vector<std::int64_t> joined;
+    if (!shape.interleaved) joined = {shape.width(), kv_width, kv_width};
+    return {{names[0], shape.qkv_width(), std::move(joined)}};
+  }
   DSTRAIN_CHECK(names.size() == 3, "attention needs one name or three");
   if (shares_heads(shape, tensor)) return {{names[0], shape.width()}};
-  const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
   return {{names[0], shape.width()}, {names[1], kv_width}, {names[2], kv_width}};
 }
 

@@ -1,5 +1,7 @@
 #include "engine/nn/linear.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -21,10 +23,17 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
   for (const LinearPart& part : parts_) {
     std::vector<std::int64_t> shape = {part.rows};
     shape.insert(shape.end(), columns.begin(), columns.end());
-    const Range rows = own(part.rows, cut.rows());
-    const std::int64_t width = num_elements(columns);
-    weights.emplace_back(part.name + ".weight", std::move(shape), rows, own(width, cut.columns()));
-    biases.emplace_back(part.name + ".bias", std::vector{part.rows}, rows, Range{0, 1});
+    const Range width = own(num_elements(columns), cut.columns());
+    const bool apart = cut.rows() && !part.joined.empty();
+    std::int64_t first = 0;
+    for (const std::int64_t size : apart ? part.joined : std::vector{part.rows}) {
+      Range rows = own(size, cut.rows());
+      rows = {first + rows.begin, first + rows.end};
+      weights.emplace_back(part.name + ".weight", shape, rows, width);
+      biases.emplace_back(part.name + ".bias", std::vector{part.rows}, rows, Range{0, 1});
+      first += size;
+    }
+    DSTRAIN_CHECK(first == part.rows, part.name + ": joined matrices of other rows");
   }
   weight_.hold(std::move(weights));
   weight_.init = init.kind;
@@ -100,10 +109,19 @@ void Linear::add_parameters(std::vector<Parameter*>& list) {
 void Linear::add_adapter(std::size_t part, const std::string& prefix,
                          const LowRankOptions& options) {
   std::int64_t first_output = 0;
-  for (std::size_t i = 0; i < part; ++i) first_output += weight_.parts.at(i).rows.size();
+  for (std::size_t i = 0; i < part; ++i)
+    for (const Piece& piece : pieces_of(i)) first_output += piece.rows.size();
   LowRankOptions scaled = options;
   scaled.scale *= weight_.output_scale;
-  adapters_.emplace_back(prefix, weight_.parts.at(part), first_output, scaled);
+  adapters_.emplace_back(prefix, pieces_of(part), first_output, scaled);
+}
+
+std::vector<Piece> Linear::pieces_of(std::size_t part) const {
+  std::vector<Piece> pieces;
+  std::ranges::copy_if(weight_.parts, std::back_inserter(pieces), [&](const Piece& piece) {
+    return piece.name == parts_.at(part).name + ".weight";
+  });
+  return pieces;
 }
 
 void Linear::scale_output(double scale) {

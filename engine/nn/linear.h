@@ -26,6 +26,8 @@ struct InitialWeights {
 struct LinearPart {
   std::string name;       ///< files call the tensors NAME.weight and NAME.bias
   std::int64_t rows = 0;  ///< of the whole matrix: its outputs
+  /// Rows of matrices that files join in this one, each of which ranks divide; empty: it is one.
+  std::vector<std::int64_t> joined = {};
 };
 
 /// How the matrices of a linear map are cut between tensor ranks, each into equal parts: by rows,
@@ -104,6 +106,8 @@ class Linear {
   }
 
  private:
+  /// Pieces of the weight that are of part `part`.
+  [[nodiscard]] std::vector<Piece> pieces_of(std::size_t part) const;
   /// A cut may leave no rows.
   [[nodiscard]] std::int64_t columns() const { return weight_.parts.front().columns.size(); }
   /// x weight^T + bias with what adapters add, of this rank's part.

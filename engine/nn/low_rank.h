@@ -25,11 +25,11 @@ struct LowRankOptions {
 /// are trained. Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
 class LowRank {
  public:
-  /// For a matrix of which this rank has the box `matrix` and whose outputs begin at `first_output`
-  /// of y. Files name the tensors PREFIX.lora_A.weight [rank, columns], which starts as a linear
-  /// layer's weight does in PyTorch, and PREFIX.lora_B.weight [rows, rank], which starts at zero.
-  /// A cut matrix's rows cut b in the same way, its columns a.
-  LowRank(const std::string& prefix, const Piece& matrix, std::int64_t first_output,
+  /// For a matrix of which this rank has these boxes, of equal columns, and whose outputs begin at
+  /// `first_output` of y. Files name the tensors PREFIX.lora_A.weight [rank, columns], which starts
+  /// as a linear layer's weight does in PyTorch, and PREFIX.lora_B.weight [rows, rank], which
+  /// starts at zero. A cut matrix's rows cut b in the same way, its columns a.
+  LowRank(const std::string& prefix, const std::vector<Piece>& boxes, std::int64_t first_output,
           const LowRankOptions& options);
 
   /// For x [M, columns of this rank]. What ranks with other columns add is left to the sum of y

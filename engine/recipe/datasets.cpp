@@ -164,14 +164,16 @@ constexpr DatasetRow kDatasets[] = {
      .keys = kText},
     {.name = DatasetName::jsonl,
      .spelling = "jsonl",
-     .text = "one JSON object per line, put into words by prompt and response; path is the file, "
-             "or a folder with train.jsonl and test.jsonl",
+     .text = "one JSON object per line, or KEY.json and texts such as KEY.txt in tar files, put into "
+             "words by prompt and response; path is the file, a folder with train.jsonl and "
+             "test.jsonl, or tars as webdataset's",
      .modality = text,
      .keys = kJsonl},
     {.name = DatasetName::chat,
      .spelling = "chat",
-     .text = "conversations in JSON, JSON Lines or parquet: messages, ShareGPT, Alpaca, or prompt "
-             "and completion; path is the file, or a folder with train and maybe test",
+     .text = "conversations in JSON, JSON Lines, parquet or KEY.json in tar files: messages, "
+             "ShareGPT, Alpaca, or prompt and completion; path is the file, or a folder with train "
+             "and maybe test, or of tars",
      .modality = text,
      .keys = kChat},
     {.name = DatasetName::random,

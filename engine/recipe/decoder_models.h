@@ -37,6 +37,21 @@ inline constexpr PublishedModel kPythias[] = {
      pythia(5120, 36, 40, 50688)},
 };
 
+constexpr ModelSizes gpt2(std::int64_t width, std::int64_t layers, std::int64_t heads) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .mlp_width = 4 * width,
+          .vocab_size = 50257};
+}
+inline constexpr PublishedModel kGpt2s[] = {
+    {"gpt2", {"openai-community/gpt2"}, gpt2(768, 12, 12)},
+    {"gpt2-medium", {"openai-community/gpt2-medium"}, gpt2(1024, 24, 16)},
+    {"gpt2-large", {"openai-community/gpt2-large"}, gpt2(1280, 36, 20)},
+    {"gpt2-xl", {"openai-community/gpt2-xl"}, gpt2(1600, 48, 25)},
+    {"distilgpt2", {"distilbert/distilgpt2"}, gpt2(768, 6, 12)},
+};
+
 inline constexpr PublishedModel kQwen2s[] = {
     {"qwen2.5-0.5b",
      {"Qwen/Qwen2.5-0.5B"},

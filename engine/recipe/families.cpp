@@ -61,6 +61,21 @@ constexpr PublishedModel kBlooms[] = {
 };
 constexpr std::string_view kBloomTargets[] = {"query_key_value"};
 
+constexpr ModelSize kGpt2Sizes[] = {
+    {"width", {"n_embd", "hidden_size"}, &ModelConfig::width, &ModelSizes::width, 65536},
+    kBloomSizes[1],
+    kBloomSizes[2],
+    {"mlp_width",
+     {"n_inner"},
+     &ModelConfig::mlp_width,
+     &ModelSizes::mlp_width,
+     1 << 20,
+     false,
+     true},
+    kVocabSize,
+};
+constexpr std::string_view kGpt2Targets[] = {"c_attn"};
+
 constexpr ModelSize kNeoxSizes[] = {kWidth, kLayers, kHeads, kMlpWidth, kVocabSize};
 
 /// Decoders with grouped queries and a gated MLP.
@@ -257,6 +272,15 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kNeoxSizes,
      .defaults = {},
      .published = kPythias},
+    {.name = "gpt2",
+     .title = "GPT-2",
+     .source = "Radford et al. 2019, table 2",
+     .learnt_positions = true,
+     .positions = "n_positions",
+     .lora_targets = kGpt2Targets,
+     .sizes = kGpt2Sizes,
+     .defaults = {},
+     .published = kGpt2s},
     {.name = "qwen2",
      .title = "Qwen2.5",
      .source = "Qwen2.5, arXiv:2412.15115, table 1",
@@ -396,7 +420,8 @@ struct ModelNames {
 ModelNames list_names() {
   ModelNames names;
   for (const ModelFamily& family : kFamilies) {
-    if (family.by_name) continue;
+    // GPT-2's name is also that of its first model.
+    if (family.by_name || published_model(family.name) != nullptr) continue;
     names.add(family.name,
               fmt::format("a {} of the sizes below or of model.weights", family.title));
   }

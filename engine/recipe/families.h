@@ -70,8 +70,9 @@ struct ModelFamily {
   std::string_view title;   ///< for people
   std::string_view source;  ///< where its sizes are published; empty: nowhere
   Modality modality = Modality::text;
-  bool rotary = false;    ///< rotary positions, which end where its training did
-  const char* positions;  ///< config.json's key of the length it was trained with, or null
+  bool rotary = false;            ///< rotary positions, which end where its training did
+  bool learnt_positions = false;  ///< a row of a table for each
+  const char* positions;          ///< config.json's key of the length it was trained with, or null
   std::span<const std::string_view> lora_targets;  ///< maps that usually get adapters
   std::span<const ModelSize> sizes;
   ModelSizes defaults;  ///< where config.json says nothing; 0: it must

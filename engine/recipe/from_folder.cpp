@@ -80,7 +80,7 @@ class FolderReader {
       return;
     }
     const ModelFamily* family = family_of_type(model.name);
-    if (family == nullptr || family->by_name) return;
+    if (family == nullptr || family->by_name || published_model(model.name) != nullptr) return;
     for (const ModelSize& size : family->sizes) {
       const std::string path = fmt::format("model.{}", size.key);
       if (size.optional || model.*size.member != 0 || !reader_.usable(path)) continue;
@@ -203,7 +203,8 @@ class FolderReader {
     }
   }
 
-  /// Rotary positions end where the model's training did; those of BLOOM (ALiBi) have no end.
+  /// Rotary and learnt positions end where the model's training did; those of BLOOM (ALiBi) have no
+  /// end.
   void compare_positions(ConfigFile& file, const ModelFamily& family) {
     if (family.positions == nullptr || !reader_.usable("data.sequence")) return;
     const std::int64_t positions = file.size(family.positions, kMaxPositions, 0);
@@ -211,7 +212,7 @@ class FolderReader {
     if (positions == 0 || sequence <= positions) return;
     const std::string text = fmt::format("{} tokens, but {} has {} {}", sequence,
                                          file.path().string(), family.positions, positions);
-    if (!family.rotary) {
+    if (!family.rotary && !family.learnt_positions) {
       diagnostics_.warning(reader_.place("data.sequence"), "data.sequence", text,
                            fmt::format("{} goes on beyond the length that it was trained with, "
                                        "but not as well",

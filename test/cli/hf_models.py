@@ -8,7 +8,7 @@ from text_files import write_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
-    from transformers import AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+    from transformers import AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
@@ -24,6 +24,7 @@ FAMILIES = {
     "bloom": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=400),
     "bloom6": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=400),
     "gpt_neox": GPTNeoXConfig(**{key: value for key, value in SIZES.items() if key != "num_key_value_heads"}),
+    "gpt2": GPT2Config(n_embd=32, n_layer=3, n_head=4, vocab_size=400, n_positions=512, bos_token_id=0, eos_token_id=0),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
     "llama": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
@@ -52,7 +53,7 @@ def write_model(folder, config, qwen):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
-            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
+            norm = ("norm" in name or "ln_" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)

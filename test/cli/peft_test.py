@@ -29,6 +29,8 @@ ADAPTERS = {
     "rslora": ("qwen2", dict(target_modules=ATTENTION, use_rslora=True)),
     "all-linear": ("qwen3", dict(target_modules="all-linear")),
     "all-linear of bloom": ("bloom", dict(target_modules="all-linear", use_rslora=True)),
+    "conv1d": ("gpt2", dict(target_modules=["c_attn", "mlp.c_proj"])),
+    "all-linear of gpt2": ("gpt2", dict(target_modules="all-linear", modules_to_save=["wpe"])),
     "one layer": ("qwen2", dict(target_modules=ATTENTION, layers_to_transform=[1])),
     "expression": ("llama", dict(target_modules=r".*\.(0|2)\.mlp\.(up|down)_proj")),
     "but one": ("qwen2", dict(target_modules=ATTENTION, exclude_modules=r".*layers\.0\..*")),
@@ -128,9 +130,9 @@ with tempfile.TemporaryDirectory() as scratch:
     pairs = [(text, f" {text[::-1]}") for text in texts]
     for name, some in (("train", texts), ("test", texts[:7])):
         (scratch / f"pairs/{name}.jsonl").write_text("".join(json.dumps({"question": text, "answer": text[::-1]}) + "\n" for text in some))
-    for family in ("llama", "qwen2", "qwen3", "bloom"):
+    for family in ("llama", "qwen2", "qwen3", "bloom", "gpt2"):
         write_model(scratch / family, FAMILIES[family], qwen=family != "bloom")
-    tokenizers = {family: AutoTokenizer.from_pretrained(scratch / family) for family in ("llama", "qwen2", "qwen3", "bloom")}
+    tokenizers = {family: AutoTokenizer.from_pretrained(scratch / family) for family in ("llama", "qwen2", "qwen3", "bloom", "gpt2")}
 
     # Adapters of PEFT answer as there.
     for name, (family, options) in ADAPTERS.items():
@@ -178,6 +180,7 @@ run:       {{ steps: 20, evaluate: never, output: {scratch}/runs, checkpoint: {{
 
     # Those of a run answer in PEFT as the run does.
     for name, family, lora in (("r-rslora", "qwen2", "rslora: true, targets: [all-linear]"), ("r-table", "llama", "also_train: [embed_tokens, model.norm]"),
+                               ("r-gpt2", "gpt2", "targets: [c_attn, c_fc], also_train: [\"*.mlp.c_proj\", wpe]"),
                                ("r-head", "qwen3", "targets: [q_proj], also_train: [lm_head]")):
         path = recipe(name, family, f"{{ rank: 4, alpha: 16, {lora} }}",
                       f"{{ epochs: 0, steps: 6, evaluate: never, output: {scratch}/runs, checkpoint: {{ every: 6 }} }}")

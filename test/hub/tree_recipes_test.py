@@ -62,6 +62,8 @@ def model_of(name):
     if name.startswith("pythia"):
         return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
                                                                           vocab_size=common["vocab_size"]))
+    if name == "gpt2":
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=common["vocab_size"], bos_token_id=0, eos_token_id=0))
     if name.startswith("Mistral"):
         return transformers.MistralForCausalLM(transformers.MistralConfig(**common | dict(tie_word_embeddings=False), **layers, sliding_window=None))
     if name.startswith("Phi-"):

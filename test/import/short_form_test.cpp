@@ -74,6 +74,7 @@ TEST_CASE("a model's name, other name, family or beginning is the recipe", "[imp
       {"qwen2.5-3b-moe", "zero1", "qwen/qwen2.5-3b-moe_metamathqa.yaml"},
       {"qwen3", "zero2", "qwen/qwen3-1.7b_metamathqa.yaml"},
       {"llama", "zero2", "llama/llama-3.2-1b_squad.yaml"},
+      {"gpt2", "zero2", "gpt2/gpt2_squad.yaml"},
       {"pythia", "zero2", "pythia/pythia-160m_squad.yaml"},
       {"smollm2", "zero2", "smollm/smollm2-135m_squad.yaml"},
       {"mistral", "zero1", "mistral/mistral-7b-v0.3_squad_lora.yaml"},

@@ -245,8 +245,9 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
 
   // One adapter by itself on x = 1: with a = 1 and b = 1 the output counts what was kept.
   constexpr std::int64_t kRows = 64, kWidth = 256;
-  LowRank adapter("one", Piece("matrix", {1, kWidth}), 0, {.rank = 1, .scale = 1, .dropout = 0.3});
-  LowRank other("two", Piece("matrix", {1, kWidth}), 0, {.rank = 1, .scale = 1, .dropout = 0.3});
+  LowRank adapter("one", {Piece("matrix", {1, kWidth})}, 0,
+                  {.rank = 1, .scale = 1, .dropout = 0.3});
+  LowRank other("two", {Piece("matrix", {1, kWidth})}, 0, {.rank = 1, .scale = 1, .dropout = 0.3});
   std::vector<Parameter*> weights;
   adapter.add_parameters(weights);
   other.add_parameters(weights);

@@ -15,8 +15,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import (AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Olmo2Config,
+    from transformers import (AutoModelForCausalLM, BloomConfig, Gemma2Config, Gemma3TextConfig, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Olmo2Config,
                               Phi3Config, Qwen2Config, Qwen3Config)
+    from transformers.pytorch_utils import Conv1D
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -38,12 +39,17 @@ NEOX = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermed
 GEMMA = dict(PHI3, head_dim=12, query_pre_attn_scalar=20)
 LOCAL, WHOLE = "sliding_attention", "full_attention"
 TWO_ROPES = {WHOLE: dict(rope_type="linear", rope_theta=1000.0, factor=4.0), LOCAL: dict(rope_type="default", rope_theta=50.0)}
+GPT2 = dict(n_embd=32, n_layer=3, n_head=4, vocab_size=67, n_positions=24, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
 CASES = {
     "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
     "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
     "gpt_neox": GPTNeoXConfig(**NEOX, rotary_emb_base=100.0),
     "gpt_neox, one behind the other": GPTNeoXConfig(**NEOX, use_parallel_residual=False, rotary_pct=1.0, hidden_act="gelu_fast", tie_word_embeddings=True),
     "gpt_neox, no bias": GPTNeoXConfig(**NEOX, attention_bias=False, rotary_pct=0.5, layer_norm_eps=1e-6),
+    "gpt2": GPT2Config(**GPT2),
+    "gpt2, other scores": GPT2Config(**GPT2, n_inner=48, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True,
+                                     tie_word_embeddings=False),
+    "gpt2, 6 heads": GPT2Config(**GPT2 | dict(n_embd=48, n_head=6, n_positions=13), activation_function="gelu", layer_norm_epsilon=1e-6),
     "qwen2, tied": Qwen2Config(**QWEN2, tie_word_embeddings=True),
     "qwen2, untied": Qwen2Config(**QWEN2, tie_word_embeddings=False, rope_theta=500.0, rms_norm_eps=1e-5),
     "qwen2, one key head": Qwen2Config(**{**QWEN2, "num_key_value_heads": 1, "vocab_size": 72}),
@@ -81,7 +87,7 @@ def random_model(config):
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
             # Those of Gemma hold the factor less one.
-            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
+            norm = ("norm" in name or "ln_" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
     return model
 
@@ -134,11 +140,12 @@ def results(model, data):
 
 
 def gradients_by_file_name(model):
-    """A tied head is listed once. Files keep apart the matrices of experts that transformers stacks."""
+    """As we have them in memory. A tied head is listed once. Files keep apart the matrices of experts that transformers stacks."""
     found = {}
     for name, parameter in model.named_parameters():
         if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
-            found["gradient/" + name] = parameter.grad.clone()
+            turned = isinstance(model.get_submodule(name.rsplit(".", 1)[0]), Conv1D) and parameter.dim() == 2
+            found["gradient/" + name] = (parameter.grad.t() if turned else parameter.grad).clone(memory_format=torch.contiguous_format)
             continue
         module, stack = name.rsplit(".", 1)
         for expert, gradient in enumerate(parameter.grad):
@@ -314,6 +321,18 @@ def earlier_neox(folder):
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
+def earlier_gpt2(folder):
+    """As OpenAI's files: no `transformer.` prefix, masks of the class of then, keys of today's class left out."""
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    config = json.loads((folder / "config.json").read_text())
+    for layer in range(config["n_layer"]):
+        tensors |= {f"h.{layer}.attn.bias": torch.ones(1, 1, 8, 8).tril(), f"h.{layer}.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    for key in ("n_inner", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention", "tie_word_embeddings"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config | dict(n_ctx=config["n_positions"])))
+
+
 def ungrouped_config(folder):
     """As Llama files of 2023: every head has keys of its own, and the file does not say so."""
     earlier_config(folder)
@@ -348,7 +367,7 @@ def check_two_tables(probe, name, config, folder):
     model.save_pretrained(folder / "theirs")
     path = folder / "theirs" / "model.safetensors"
     tensors = load_file(path)
-    table = next(key for key in tensors if key.endswith(("embed_tokens.weight", "word_embeddings.weight")))
+    table = next(key for key in tensors if key.endswith(("embed_tokens.weight", "word_embeddings.weight", "wte.weight")))
     data = make_data(config.vocab_size)
     save_file({**{key: value.float() for key, value in data.items()},
                "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
@@ -375,6 +394,19 @@ def check_two_tables(probe, name, config, folder):
     print(f"{name}: a head of its own is refused, or taken as transformers does")
 
 
+def check_upcast(probe, folder):
+    """Products of scores that transformers takes in another order, in fp32 alone, are the same."""
+    model = random_model(GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True))
+    model.save_pretrained(folder / "theirs")
+    data = make_data(model.config.vocab_size)
+    save_file({**{key: value.float() for key, value in data.items()},
+               "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
+    with torch.no_grad():
+        theirs = model(data["tokens"][0]).logits.flatten(0, 1)
+    compare("gpt2, upcast", run_probe(probe, folder, "fp32")["logits"], theirs, TOLERANCE * theirs.abs().max().item())
+    print("gpt2, upcast: equal logits")
+
+
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -394,6 +426,7 @@ def main():
                                      ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
                                      ("llama, published", CASES["llama, tied, scaled"], earlier_config),
                                      ("gpt_neox, published", CASES["gpt_neox"], earlier_neox),
+                                     ("gpt2, published", CASES["gpt2"], earlier_gpt2),
                                      ("gemma2, published", CASES["gemma2"], earlier_config),
                                      ("gemma3, published", CASES["gemma3"], earlier_gemma3),
                                      ("mistral, published", CASES["mistral, window"], earlier_config),
@@ -402,7 +435,10 @@ def main():
             folder = Path(root) / name.replace(", ", "-")
             folder.mkdir()
             check_published(probe, name, config, folder, change)
-        for name in ("bloom, 6 heads", "qwen2, tied", "llama, tied, scaled"):
+        folder = Path(root) / "gpt2-upcast"
+        folder.mkdir()
+        check_upcast(probe, folder)
+        for name in ("bloom, 6 heads", "gpt2", "qwen2, tied", "llama, tied, scaled"):
             folder = Path(root) / (name.replace(", ", "-") + "-tables")
             folder.mkdir()
             check_two_tables(probe, name, CASES[name], folder)

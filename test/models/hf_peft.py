@@ -18,7 +18,7 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import (CLIPConfig, CLIPForImageClassification, DeiTConfig, DeiTForImageClassification, Dinov2Config, Dinov2ForImageClassification,
                               SiglipConfig, SiglipForImageClassification)
-    from transformers import (BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+    from transformers import (BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                               Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
@@ -42,7 +42,7 @@ BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
 DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
                vocab_size=67, tie_word_embeddings=True)
 QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
-MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "gpt_neox": GPTNeoXForCausalLM, "qwen2": Qwen2ForCausalLM,
+MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "gpt_neox": GPTNeoXForCausalLM, "gpt2": GPT2LMHeadModel, "qwen2": Qwen2ForCausalLM,
         "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM, "mistral": MistralForCausalLM, "phi3": Phi3ForCausalLM,
         "olmo2": Olmo2ForCausalLM, "gemma2": Gemma2ForCausalLM, "gemma3_text": Gemma3ForCausalLM,
         "deit": DeiTForImageClassification, "dinov2": Dinov2ForImageClassification,
@@ -52,6 +52,7 @@ GEMMA = dict(DECODER, head_dim=12, query_pre_attn_scalar=20, sliding_window=4, p
 GEMMA2, GEMMA3 = Gemma2Config(**GEMMA), Gemma3TextConfig(**GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
 OLMO2 = Olmo2Config(**DECODER, pad_token_id=None)
 NEOX = GPTNeoXConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, vocab_size=67, attention_dropout=0.0)
+GPT2 = GPT2Config(n_embd=32, n_layer=3, n_head=4, vocab_size=67, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
 MISTRAL, PHI3 = MistralConfig(**DECODER, sliding_window=4), Phi3Config(**DECODER, pad_token_id=None)
 LATER = [f"model.layers.{layer}.mlp.{name}_proj" for layer in (1, 2) for name in ("up", "down")]
 
@@ -78,6 +79,9 @@ CASES = {
     "qwen3": (QWEN3, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
     "qwen3, norms": (QWEN3, 2, 4, ["q_proj"], ["q_proj"], ["q_norm", "k_norm"]),
     "llama": (LLAMA, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "gpt2": (GPT2, 8, 16, ["c_attn"], [], []),
+    "gpt2, all maps": (GPT2, 2, 4, ["c_attn", "c_proj", "c_fc"], ["all-linear"], ["ln_f", "wpe"]),
+    "gpt2, whole matrices": (GPT2, 2, 4, ["mlp.c_proj"], ["*.mlp.c_proj"], ["c_attn"]),
     "gpt_neox": (NEOX, 8, 16, ["query_key_value"], [], []),
     "gpt_neox, all maps": (NEOX, 2, 4, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"], ["all-linear"], ["final_layer_norm"]),
     "mistral": (MISTRAL, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
@@ -101,7 +105,7 @@ def random_model(config):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
-            norm = ("norm" in name or "ln_f" in name) and not config.model_type.startswith("gemma")
+            norm = ("norm" in name or "ln_" in name) and not config.model_type.startswith("gemma")
             parameter.copy_(1 + spread if norm and name.endswith("weight") or name.endswith("lambda1") else spread)
     return model
 

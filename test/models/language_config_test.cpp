@@ -7,6 +7,7 @@
 #include "engine/base/file.h"
 #include "engine/models/bloom/config.h"
 #include "engine/models/family.h"
+#include "engine/models/gpt2/config.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mistral/mistral.h"
 #include "engine/models/model.h"
@@ -67,6 +68,11 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("pythia-2.8b") == 2'775'208'960);
   CHECK(num_parameters("EleutherAI/pythia-6.9b-deduped") == 6'857'302'016);
   CHECK(num_parameters("pythia-12b") == 11'846'072'320);
+  CHECK(num_parameters("gpt2") == 124'439'808);
+  CHECK(num_parameters("openai-community/gpt2-medium") == 354'823'168);
+  CHECK(num_parameters("gpt2-large") == 774'030'080);
+  CHECK(num_parameters("gpt2-xl") == 1'557'611'200);
+  CHECK(num_parameters("distilgpt2") == 81'912'576);
   CHECK(num_parameters("llama-2-7b") == 6'738'415'616);
   CHECK(num_parameters("tinyllama-1.1b") == 1'100'048'384);
   CHECK(num_parameters("HuggingFaceTB/SmolLM2-135M") == 134'515'008);
@@ -122,9 +128,9 @@ TEST_CASE("a tied head reads the embedding's own table", "[models]") {
 
 TEST_CASE("matrices of every block lie before its vectors", "[models]") {
   for (const ModelConfig& config :
-       {test::small_bloom_config(), test::small_neox_config(), test::small_qwen2_config(),
-        test::small_qwen3_config(), test::small_llama_config(), test::small_phi3_config(),
-        test::small_config()}) {
+       {test::small_bloom_config(), test::small_neox_config(), test::small_gpt2_config(),
+        test::small_qwen2_config(), test::small_qwen3_config(), test::small_llama_config(),
+        test::small_phi3_config(), test::small_config()}) {
     const Model model = make_model(config, {.classes = 3, .sequence = 8});
     for (const auto& block : model.blocks) {
       CAPTURE(block->name());
@@ -299,6 +305,54 @@ TEST_CASE("tensor ranks do not cut tensors that files join", "[models]") {
   CHECK_THROWS_WITH(make_model(test::small_phi3_config(), inputs),
                     Catch::Contains("parallel.tensor: 2, but files of Phi-3 have query, key and "
                                     "value in one tensor, which dstrain does not cut"));
+}
+
+TEST_CASE("samples are no longer than the positions that a model has learnt", "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  CHECK(make_model(test::small_gpt2_config(), {.sequence = 1024}).sequence == 1024);
+  CHECK_THROWS_WITH(make_model(test::small_gpt2_config(), {.sequence = 1025}),
+                    Catch::Contains("data.sequence: 1025 tokens, but this GPT-2 has learnt 1024 "
+                                    "positions (n_positions)"));
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const std::string sizes = R"("n_embd":24,"n_layer":2,"n_head":6,"vocab_size":50)";
+  const auto write = [&](const std::string& more) {
+    write_file_atomically(path, R"({"model_type":"gpt2",)" + more + sizes + "}");
+  };
+  write(R"("n_positions":16,"n_inner":null,"attn_pdrop":0.1,)");
+  const Model model = make_model(config, {.sequence = 16});
+  CHECK(model.notes == std::vector<std::string>{
+                           path + ": attn_pdrop is 0.1; dstrain trains GPT-2 without dropout"});
+  CHECK(gpt2_config(config, *family_of("gpt2")).mlp_width == 96);
+  // The name may be the folder's model_type; another one is a model.
+  config.name = "gpt2";
+  CHECK(make_model(config, {.sequence = 16}).sequence == 16);
+  config.name = "gpt2-medium";
+  CHECK_THAT(error_of(config, ErrorKind::usage),
+             Catch::Contains("model.name: gpt2-medium means width 1024, but " + path));
+  config.name.clear();
+  CHECK_THROWS_WITH(make_model(config, {.sequence = 17}), Catch::Contains("learnt 16 positions"));
+  const auto refused = [&](const std::string& more) {
+    write(more);
+    return error_of(config, ErrorKind::data);
+  };
+  CHECK(refused(R"("activation_function":"relu","add_cross_attention":true,)") ==
+        path +
+            ": activation_function is \"relu\"; it must be \"gelu_new\", \"gelu_fast\", "
+            "\"gelu_pytorch_tanh\" or \"gelu\"\n" +
+            path +
+            ": add_cross_attention is true; it must be false; dstrain has no encoder to attend to");
+}
+
+TEST_CASE("the last matrices of both branches of a GPT-2 begin smaller, the deeper it is",
+          "[models]") {
+  const Model model = make_model(test::small_gpt2_config(), {.sequence = 8});
+  for (const Parameter* parameter : all_parameters(model)) {
+    if (parameter->init != Init::normal) continue;
+    const bool last = parameter->parts[0].name.ends_with("c_proj.weight");
+    CHECK(parameter->init_std == (last ? 0.01 : 0.02));
+  }
 }
 
 TEST_CASE("both generations of config.json say the rotary base", "[models]") {

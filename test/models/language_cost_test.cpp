@@ -23,8 +23,8 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
   ModelConfig config = GENERATE(
       test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
       test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
-      test::small_gemma2_config(), test::small_gemma3_config(), test::small_qwen2_moe_config(),
-      test::small_qwen3_moe_config(), test::small_mixtral_config());
+      test::small_gpt2_config(), test::small_gemma2_config(), test::small_gemma3_config(),
+      test::small_qwen2_moe_config(), test::small_qwen3_moe_config(), test::small_mixtral_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
@@ -60,11 +60,11 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
 
 TEST_CASE("the layers of a language model have all its parameters, FLOPs and saved bytes",
           "[models][cost]") {
-  ModelConfig config =
-      GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
-               test::small_olmo2_config(), test::small_gemma2_config(), test::small_gemma3_config(),
-               test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
+  ModelConfig config = GENERATE(
+      test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
+      test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
+      test::small_gpt2_config(), test::small_olmo2_config(), test::small_gemma2_config(),
+      test::small_gemma3_config(), test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   const Model model = make_model(config, {.sequence = 16});
   std::int64_t parameters = 0, trained = 0;
@@ -120,8 +120,8 @@ TEST_CASE("a backward in two parts holds the bytes that its cost states, with th
   ModelConfig config = GENERATE(
       test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
       test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
-      test::small_gemma2_config(), test::small_gemma3_config(), test::small_qwen2_moe_config(),
-      test::small_qwen3_moe_config(), test::small_mixtral_config());
+      test::small_gpt2_config(), test::small_gemma2_config(), test::small_gemma3_config(),
+      test::small_qwen2_moe_config(), test::small_qwen3_moe_config(), test::small_mixtral_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
@@ -193,11 +193,11 @@ TEST_CASE("layers with experts run products on two streams", "[models][cost]") {
 }
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
-  ModelConfig config =
-      GENERATE(test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-               test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
-               test::small_olmo2_config(), test::small_gemma2_config(), test::small_gemma3_config(),
-               test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
+  ModelConfig config = GENERATE(
+      test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
+      test::small_llama_config(), test::small_phi3_config(), test::small_neox_config(),
+      test::small_gpt2_config(), test::small_olmo2_config(), test::small_gemma2_config(),
+      test::small_gemma3_config(), test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   const bool bloom = config.name == "bloom-560m";
   CAPTURE(config.name);
   if (config.head_dim != 0) config.head_dim = 32;

@@ -55,6 +55,7 @@ ModelConfig config_of(const std::string& family) {
   if (family == "qwen3") return test::small_qwen3_config();
   if (family == "llama") return test::small_llama_config();
   if (family == "gpt_neox") return test::small_neox_config();
+  if (family == "gpt2") return test::small_gpt2_config();
   if (family == "mistral") return test::small_mistral_config();
   if (family == "olmo2") return test::small_olmo2_config();
   if (family == "gemma2") return test::small_gemma2_config();
@@ -87,8 +88,9 @@ Tensors before_head(Model& model, const Batch& batch) {
 LanguageHead& head_of(Model& model) { return dynamic_cast<LanguageHead&>(*model.blocks.back()); }
 
 TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   const Batch a = random_batch(config, 2), b = random_batch(config, 3);
   const LanguageResult apart = run(config, {a, b}), together = run(config, {joined_texts(a, b)});
   CHECK(apart.totals[0] == Approx(together.totals[0]).epsilon(test::kPromised));
@@ -100,8 +102,9 @@ TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
 
 TEST_CASE("a token of weight zero adds nothing, whatever follows the last one that counts",
           "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   Batch batch = random_batch(config, 2);
   batch.weights.view({2, kLanguageTokens}).narrow(1, 5, 3).zero_();
   Batch other = batch;
@@ -117,8 +120,9 @@ TEST_CASE("a token of weight zero adds nothing, whatever follows the last one th
 }
 
 TEST_CASE("every parameter of a language model gets a gradient", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   const Values gradients = run(config, {random_batch(config, 4)}).gradients;
   for (const auto& [name, values] : gradients) {
     CAPTURE(name);
@@ -127,8 +131,9 @@ TEST_CASE("every parameter of a language model gets a gradient", "[models]") {
 }
 
 TEST_CASE("packed sequences do not see each other", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   Batch packed = random_batch(config, 1);
   packed.sequences = {.starts = at::tensor({0, 3, 8, 8}, at::kInt),
                       .longest = 5,
@@ -145,8 +150,9 @@ TEST_CASE("packed sequences do not see each other", "[models]") {
 }
 
 TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   Model model = make_bound(config);
   const Batch batch = test::language_batch(model, 2);
   const Tensors state = before_head(model, batch);
@@ -163,8 +169,9 @@ TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
 }
 
 TEST_CASE("generation gives the most likely token after each sample's last", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral",
-                                                "phi3", "gpt_neox", "olmo2", "gemma2", "gemma3"));
+  const ModelConfig config =
+      config_of(GENERATE("bloom", "qwen2", "qwen3", "llama", "mistral", "phi3", "gpt_neox", "gpt2",
+                         "olmo2", "gemma2", "gemma3"));
   Model model = make_bound(config);
   const Batch batch = test::language_batch(model, 3);
   const Tensors state = before_head(model, batch);

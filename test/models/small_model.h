@@ -89,6 +89,14 @@ inline ModelConfig small_neox_config() {
   return config;
 }
 
+/// A GPT-2 of two layers.
+inline ModelConfig small_gpt2_config() {
+  ModelConfig config = small_bloom_config();
+  config.name = "gpt2";
+  config.mlp_width = 40;
+  return config;
+}
+
 /// A Mistral of two layers.
 inline ModelConfig small_mistral_config() {
   ModelConfig config = small_llama_config();

@@ -27,10 +27,11 @@ TEST_CASE("every block of tensor ranks keeps exactly the bytes that its cost sta
           "[models][cost][tensor]") {
   // The vocabulary of 50 is cut by two ranks and whole on four, of which two share a key head.
   ModelConfig config = GENERATE(
-      test::small_config(), test::small_qwen2_config(), test::small_qwen3_config(),
-      test::small_llama_config(), test::small_qwen2_moe_config(), test::small_qwen3_moe_config(),
-      test::small_mixtral_config(), test::small_tower_config("deit-tiny"),
-      test::small_tower_config("dinov2-small"), test::small_tower_config("clip-vit-base-patch32"),
+      test::small_config(), test::small_gpt2_config(), test::small_qwen2_config(),
+      test::small_qwen3_config(), test::small_llama_config(), test::small_qwen2_moe_config(),
+      test::small_qwen3_moe_config(), test::small_mixtral_config(),
+      test::small_tower_config("deit-tiny"), test::small_tower_config("dinov2-small"),
+      test::small_tower_config("clip-vit-base-patch32"),
       test::small_tower_config("siglip-base-patch16-224"));
   const int ranks = GENERATE(2, 4);
   if (config.experts > 0) config.experts = 8;

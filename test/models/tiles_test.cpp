@@ -47,9 +47,10 @@ Model tiled(const ModelConfig& config, int tile_rows, bool adapters) {
 }
 
 ModelConfig any_config() {
-  return GENERATE(test::small_config(), test::small_bloom_config(), test::small_qwen2_config(),
-                  test::small_llama_config(), test::small_gemma2_config(),
-                  test::small_gemma3_config(), test::small_tower_config("clip-vit-base-patch32"));
+  return GENERATE(test::small_config(), test::small_bloom_config(), test::small_gpt2_config(),
+                  test::small_qwen2_config(), test::small_llama_config(),
+                  test::small_gemma2_config(), test::small_gemma3_config(),
+                  test::small_tower_config("clip-vit-base-patch32"));
 }
 
 Batch batch_of(const Model& model) {

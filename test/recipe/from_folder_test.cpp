@@ -133,8 +133,8 @@ TEST_CASE("without a folder the name says what the model is, or the recipe every
 TEST_CASE("a folder that says what dstrain has not is refused by file and value",
           "[recipe][folder]") {
   Json config = kVit;
-  config["model_type"] = "gpt2";
-  CHECK(Folder(config).error(kImages).find("config.json: model_type is 'gpt2'") !=
+  config["model_type"] = "opt";
+  CHECK(Folder(config).error(kImages).find("config.json: model_type is 'opt'") !=
         std::string::npos);
   config = kVit;
   config["hidden_size"] = "wide";

@@ -25,7 +25,7 @@ TEST_CASE("a pipeline gives one rank's losses, norms and weights to the last bit
 
 TEST_CASE("a pipeline of data ranks gives one rank's steps under every ZeRO stage",
           "[train][pipeline]") {
-  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m",
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m", "gpt2",
                                      "gemma-3-270m");  // tied
   const Trace expected = small_run(model, 1, {});
   const int stage = GENERATE(0, 1, 2, 3);

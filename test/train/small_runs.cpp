@@ -24,8 +24,9 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                 "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
                 model.starts_with("qwen3") || model.starts_with("gemma") || mixtral
                     ? "optimizer.no_decay=[\"*norm*\"]"
-                    : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
-    if (!bloom) all.push_back("model.kv_heads=2");
+                : model == "gpt2" ? "optimizer.no_decay=[\"*.ln_*\", \"*.bias\"]"
+                                  : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
+    if (!bloom && model != "gpt2") all.push_back("model.kv_heads=2");
     if (!bloom && !mixtral) all.push_back("model.mlp_width=64");
   }
   // The update follows the gradient: AdamW's first ones follow its sign, and so rounding.

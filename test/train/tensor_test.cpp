@@ -61,6 +61,7 @@ TEST_CASE("tensor ranks give one rank's losses, norms and updates of every tenso
       GENERATE(Kind{"qwen2.5-7b", {"model.vocab_size=96"}}, Kind{"qwen2.5-7b", {}},
                Kind{"qwen2.5-0.5b", {"model.vocab_size=96"}}, Kind{"qwen2.5-0.5b", {}},
                Kind{"bloom-560m", {"model.vocab_size=96"}}, Kind{"bloom-560m", {}},
+               Kind{"gpt2", {"model.vocab_size=96"}}, Kind{"gpt2", {}},
                Kind{"vit", {"batch.micro=4"}}, Kind{"gemma-3-270m", {"model.vocab_size=96"}});
   const int tensor = GENERATE(2, 4);
   CAPTURE(kind.model, kind.overrides, tensor);
@@ -73,7 +74,7 @@ TEST_CASE("tensor ranks give one rank's losses, norms and updates of every tenso
 
 TEST_CASE("tensor ranks beside data ranks under every ZeRO stage give one rank's steps",
           "[train][tensor]") {
-  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m");
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m", "gpt2");
   const int stage = GENERATE(0, 1, 2, 3);
   CAPTURE(model, stage);
   const Overrides all = joined(kPlainSteps, {"model.vocab_size=96"});

@@ -9,12 +9,12 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
+#include "engine/base/tar_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/images/image_decode.h"
 #include "engine/data/images/image_pack.h"
 #include "engine/data/images/image_resize.h"
 #include "engine/data/images/parquet_images.h"
-#include "engine/data/images/tar_index.h"
 #include "engine/data/text/progress_sink.h"
 
 namespace dstrain::formats {

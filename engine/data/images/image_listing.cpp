@@ -8,7 +8,7 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
-#include "engine/data/images/test_folders.h"
+#include "engine/data/text/test_folders.h"
 
 namespace dstrain::formats {
 namespace {

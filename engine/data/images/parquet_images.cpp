@@ -11,9 +11,9 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/data/images/parquet_places.h"
-#include "engine/data/images/test_folders.h"
 #include "engine/data/text/parquet.h"
 #include "engine/data/text/source_files.h"
+#include "engine/data/text/test_folders.h"
 
 namespace dstrain::formats {
 namespace {

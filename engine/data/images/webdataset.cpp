@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <map>
 #include <memory>
@@ -12,13 +11,13 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/tar_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/images/image_listing.h"
-#include "engine/data/images/tar_index.h"
-#include "engine/data/images/test_folders.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/hash.h"
 #include "engine/data/text/progress_sink.h"
+#include "engine/data/text/tar_shards.h"
 #include "engine/data/text/token_cache.h"
 
 /// Tar files as WebDataset writes them: members of one name up to its first dot are a sample.
@@ -28,8 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int kMostClasses = 1 << 20;
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 32;
-constexpr const char* kExpected =
-    "train-000000.tar ... in a folder, with val- or test- beside, or train-{000000..000146}.tar";
 
 /// Where the label of a sample stands.
 struct LabelPlace {
@@ -101,14 +98,9 @@ std::vector<Sample> index_of(const TarFile& tar, const LabelPlace& place) {
     part = std::move(member);
   };
   for (TarMember& member : tar.members()) {
-    const std::size_t file = member.name.rfind('/') + 1;  // npos + 1 is 0
-    const std::size_t dot = member.name.find('.', file);
-    if (dot == std::string::npos || dot == file) continue;
-    const std::string key = member.name.substr(0, dot);
-    std::string ending = member.name.substr(dot + 1);
-    std::ranges::transform(ending, ending.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    });
+    const std::optional<TarName> name = tar_name(member.name);
+    if (!name) continue;
+    const auto& [key, ending] = *name;
     if (ending == place.ending) {
       set(by_key[key].label, member, key);
     } else if (ending.find('.') == std::string::npos && is_image_name("x." + ending)) {
@@ -181,114 +173,13 @@ std::vector<Sample> remembered_index(const TarFile& tar, const DataConfig& data)
   return samples;
 }
 
-/// Whether a name has one of the words, between other characters than letters.
-bool has_word(const std::string& name, std::string_view word) {
-  const auto letter = [&](std::size_t at) {
-    return at < name.size() && std::isalpha(static_cast<unsigned char>(name[at])) != 0;
-  };
-  for (std::size_t at = name.find(word); at != std::string::npos; at = name.find(word, at + 1)) {
-    if ((at == 0 || !letter(at - 1)) && !letter(at + word.size())) return true;
-  }
-  return false;
-}
-
-/// "a-{08..10}.tar" as a-08.tar, a-09.tar, a-10.tar.
-std::vector<std::string> expand(const std::string& pattern) {
-  const std::size_t open = pattern.find('{');
-  if (open == std::string::npos) return {pattern};
-  const std::size_t close = pattern.find('}', open), dots = pattern.find("..", open);
-  const auto refuse = [&](const char* why) {
-    throw Error(ErrorKind::usage, fmt::format("data.path '{}': {}", pattern, why),
-                "write for example train-{000000..000146}.tar");
-  };
-  if (close == std::string::npos || dots == std::string::npos || dots > close)
-    refuse("a brace without {FIRST..LAST}");
-  const std::string first = pattern.substr(open + 1, dots - open - 1),
-                    last = pattern.substr(dots + 2, close - dots - 2);
-  const auto from = whole_number(first), to = whole_number(last);
-  constexpr std::int64_t kMost = 1000000;
-  if (!from || !to || *from < 0 || *to < *from || *to - *from >= kMost)
-    refuse("a range that does not go up");
-  std::vector<std::string> all;
-  for (std::int64_t i = *from; i <= *to; ++i) {
-    const std::string number = fmt::format("{:0{}}", i, first.size());
-    for (const std::string& rest : expand(pattern.substr(close + 1)))
-      all.push_back(pattern.substr(0, open) + number + rest);
-  }
-  return all;
-}
-
-/// Tar files of a folder and of the folders in it, relative to it, by name.
-std::vector<std::string> tars_below(const fs::path& root) {
-  std::vector<std::string> found;
-  std::error_code none;
-  const auto look = [&](const fs::path& folder, bool deeper, const auto& self) -> void {
-    for (const auto& entry : fs::directory_iterator(folder, none)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with('.')) continue;
-      if (entry.is_directory(none)) {
-        if (deeper) self(entry.path(), false, self);
-      } else if (name.ends_with(".tar") || name.find(".tar.") != std::string::npos ||
-                 name.ends_with(".tgz")) {
-        found.push_back(entry.path().lexically_relative(root).string());
-      }
-    }
-  };
-  look(root, true, look);
-  std::ranges::sort(found);
-  return found;
-}
-
-struct Tars {
-  fs::path root;
-  std::vector<std::string> train, test;  ///< relative to it
-  std::vector<std::string> unused;       ///< of further splits
-};
-
-/// Nothing where data.path is not there.
-std::optional<Tars> find_tars(const DataConfig& data) {
-  const fs::path path = data.path;
-  Tars tars;
-  const bool pattern = data.path.find('{') != std::string::npos;
-  if (!pattern && path_kind(path) == PathKind::folder) {
-    tars.root = path;
-  } else {
-    tars.root = path.parent_path();
-    tars.train = expand(path.filename().string());
-    if (!pattern && !path_exists(path)) return std::nullopt;
-  }
-  if (tars.root.empty()) tars.root = ".";
-  if (path_kind(tars.root) != PathKind::folder) return std::nullopt;
-  const bool listed = !tars.train.empty();
-  for (const std::string& name : tars_below(tars.root)) {
-    if (std::ranges::find(tars.train, name) != tars.train.end()) continue;
-    const auto word =
-        std::ranges::find_if(kTestFolders, [&](const char* one) { return has_word(name, one); });
-    if (word == kTestFolders.end()) {
-      if (!listed) tars.train.push_back(name);
-      continue;
-    }
-    tars.unused.push_back(name);
-  }
-  for (const char* word : kTestFolders) {
-    const auto of_word = [&](const std::string& name) { return has_word(name, word); };
-    if (std::ranges::none_of(tars.unused, of_word)) continue;
-    const auto [first, last] = std::ranges::stable_partition(
-        tars.unused, [&](const std::string& name) { return !of_word(name); });
-    tars.test.assign(first, last);
-    tars.unused.erase(first, last);
-    break;
-  }
-  return tars;
-}
-
-ImageList list_tars(const DataConfig& data, const Tars& tars, Split split) {
+ImageList list_tars(const DataConfig& data, const TarShards& tars, Split split) {
   const std::vector<std::string>& names = split == Split::train ? tars.train : tars.test;
   if (names.empty()) {
     throw Error(
         ErrorKind::data,
         split == Split::train
-            ? fmt::format("data.path '{}' holds no tar; expected {}", data.path, kExpected)
+            ? fmt::format("data.path '{}' holds no tar; expected {}", data.path, kTarShards)
             : fmt::format("{} has no tar for evaluation: none has the word test, val or validation "
                           "in its name",
                           tars.root.string()),
@@ -321,16 +212,15 @@ std::unique_ptr<ImageDataset> open_webdataset(const DataConfig& data, Split spli
                                               std::int64_t, ProgressSink* progress) {
   if (data.path.empty())
     throw Error(ErrorKind::usage,
-                fmt::format("data.path is empty; it must name tar files: {}", kExpected),
+                fmt::format("data.path is empty; it must name tar files: {}", kTarShards),
                 "set data.path in the recipe or with --set data.path=...");
-  const auto tars = find_tars(data);
+  const auto tars = find_tar_shards(data.path);
   if (!tars)
     throw Error(ErrorKind::data,
-                fmt::format("data.path '{}' is not there; expected {}", data.path, kExpected),
+                fmt::format("data.path '{}' is not there; expected {}", data.path, kTarShards),
                 "put the data there, or name its place with --set data.path=...");
-  if (progress != nullptr && split == Split::train && !tars->unused.empty())
-    progress->note(fmt::format("left out in {}: {} tar files of further splits, the first is {}",
-                               tars->root.string(), tars->unused.size(), tars->unused.front()));
+  if (progress != nullptr && split == Split::train && !tars->left_out().empty())
+    progress->note(tars->left_out());
   ImageList list = list_tars(data, *tars, split);
   if (split == Split::test) {
     const int classes = list_tars(data, *tars, Split::train).classes;
@@ -348,18 +238,13 @@ std::unique_ptr<ImageDataset> open_webdataset(const DataConfig& data, Split spli
 
 }  // namespace
 
-TarSplits tar_splits(const DataConfig& data) {
-  const auto tars = find_tars(data);
-  return {.train = tars && !tars->train.empty(), .test = tars && !tars->test.empty()};
-}
-
 const ImageFormat kWebDataset = {
     .name = DatasetName::webdataset,
     .open = open_webdataset,
     .shape = square_shape,
     .facts =
         [](const DataConfig& data) {
-          const auto tars = find_tars(data);
+          const auto tars = find_tar_shards(data.path);
           if (!tars) return DatasetFacts{};
           const ImageList list = list_tars(data, *tars, Split::train);
           return DatasetFacts{.classes = list.classes,

@@ -8,8 +8,10 @@
 #include "engine/data/text/format.h"
 #include "engine/data/text/json_lines.h"
 #include "engine/data/text/parquet.h"
+#include "engine/data/text/tar_records.h"
 
-/// Conversations: one JSON object a line, or a list of them in one file, or rows of parquet files.
+/// Conversations: one JSON object a line, or a list of them in one file, or rows of parquet files,
+/// or members of tar files.
 /// What is inside of a record is read where it is encoded (chat_encoder.h).
 namespace dstrain::text {
 namespace {
@@ -17,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The fields that chats have, in any form.
-constexpr const char* kFields[] = {"messages", "tools",  "conversations", "system",
-                                   "history",  "prompt", "completion",    "response",
-                                   "input",    "output", "instruction",   "chat_template_kwargs",
+constexpr const char* kFields[] = {"messages", "tools",   "conversations", "system",
+                                   "history",  "prompt",  "completion",    "response",
+                                   "input",    "output",  "instruction",   "chat_template_kwargs",
                                    "chosen",   "rejected"};
 
 SourceFiles split_of(const fs::path& folder, std::initializer_list<std::string_view> names) {
@@ -37,6 +39,7 @@ SourceFiles split_of(const fs::path& folder, std::initializer_list<std::string_v
 
 Sources find_chats(const DataConfig& data) {
   const fs::path path = data.path;
+  if (auto tars = tar_sources(data, Folders::left)) return *std::move(tars);
   if (is_file(path))
     return {.train = {.files = {path}, .parquet = path.extension() == ".parquet"}, .test = {}};
   Sources found =
@@ -46,13 +49,16 @@ Sources find_chats(const DataConfig& data) {
           : Sources{.train = split_of(path, {"train", "train_sft"}),
                     .test = split_of(path, {"test", "test_sft", "validation", "valid", "dev"})};
   if (!found.train.files.empty()) return found;
+  if (auto tars = tar_sources(data, Folders::taken)) return *std::move(tars);
   std::vector<fs::path> single;
   for (const char* extension : {".jsonl", ".json", ".parquet"})
     for (const fs::path& file : list_files(path, "", extension)) single.push_back(file);
-  std::erase_if(single, [](const fs::path& file) { return file.filename() == "dataset_infos.json"; });
+  std::erase_if(single,
+                [](const fs::path& file) { return file.filename() == "dataset_infos.json"; });
   if (single.size() == 1)
     return {.train = {.files = single, .parquet = single[0].extension() == ".parquet"}, .test = {}};
-  fail_missing(data, "a file, or a folder with train.jsonl, train.json or train-*.parquet");
+  fail_missing(data,
+               "a file, or a folder with train.jsonl, train.json, train-*.parquet or tar files");
 }
 
 /// Where the JSON value that begins at `at` ends; npos where it does not.
@@ -115,23 +121,24 @@ void read_parquet(const fs::path& file, const RecordSink& sink) {
   std::vector<ParquetColumn> columns;
   for (const char* name : kFields)
     columns.push_back({.name = name, .type = ParquetType::json, .optional = true});
-  for_each_parquet_row(file, columns,
-                       [&](const ParquetRow& row, std::int64_t number, double share) {
-                         Record record{.number = number, .share = share};
-                         std::string json;
-                         for (std::size_t i = 0; i < row.size(); ++i) {
-                           if (row[i]->null) continue;
-                           json += fmt::format("{}\"{}\":{}", json.empty() ? "{" : ",", kFields[i],
-                                               row[i]->texts[0]);
-                         }
-                         record.prompt = json.empty() ? "{}" : json + "}";
-                         sink(std::move(record));
-                       });
+  for_each_parquet_row(
+      file, columns, [&](const ParquetRow& row, std::int64_t number, double share) {
+        Record record{.number = number, .share = share};
+        std::string json;
+        for (std::size_t i = 0; i < row.size(); ++i) {
+          if (row[i]->null) continue;
+          json +=
+              fmt::format("{}\"{}\":{}", json.empty() ? "{" : ",", kFields[i], row[i]->texts[0]);
+        }
+        record.prompt = json.empty() ? "{}" : json + "}";
+        sink(std::move(record));
+      });
 }
 
 void read_chats(const DataConfig&, const SourceFiles& sources, const fs::path& path,
                 const std::string&, const RecordSink& sink) {
   if (sources.parquet) return read_parquet(path, sink);
+  if (sources.tar) return read_tar_objects(path, sink);
   const MappedFile file(path);
   std::string_view text = without_byte_order_mark(file.text());
   text.remove_prefix(skip_blank(text, 0));

@@ -10,6 +10,7 @@
 #include "engine/data/text/format.h"
 #include "engine/data/text/json_lines.h"
 #include "engine/data/text/prompts.h"
+#include "engine/data/text/tar_records.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace dstrain::text {
@@ -25,46 +26,22 @@ class LineReader final : public JsonBuilder {
   }
 };
 
-/// What is wrong with the line; empty when it became the record's words.
-std::string read_line(std::string_view line, const Template& prompt, const Template& response,
-                      Record& record) {
-  if (line.size() > kMaxRecordBytes) return too_long(line.size());
-  for (std::size_t at = 0; at < line.size();) {
-    const CodePoint point = code_point_at(line, at);
-    if (!point.valid) return fmt::format("not UTF-8 at byte {} of the line", at + 1);
-    at += point.length;
-  }
-  nlohmann::json object;
-  try {
-    const JsonPlace place = [](std::size_t byte) {
-      return fmt::format("byte {} of the line", byte);
-    };
-    object = LineReader(line, place, {}).build();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  if (!object.is_object()) return fmt::format("it is {}, expected an object", kind_of(object));
-  if (auto wrong = prompt.fill(object, record.prompt); !wrong.empty()) return wrong;
-  if (auto wrong = response.fill(object, record.response); !wrong.empty()) return wrong;
-  if (is_blank(record.response)) return "its answer is empty";
-  record.group = prompt.has_fields() ? record.prompt : record.response;
-  return "";
-}
-
 Sources find_jsonl(const DataConfig& data) {
   const std::filesystem::path path = data.path;
+  if (auto tars = tar_sources(data, Folders::left)) return *std::move(tars);
   if (is_file(path)) return {.train = json_file(path), .test = {}};
   Sources found = {.train = json_file(path / "train.jsonl"),
                    .test = json_file(path / "test.jsonl")};
-  if (found.train.files.empty()) fail_missing(data, "a file, or a folder with train.jsonl");
-  return found;
+  if (!found.train.files.empty()) return found;
+  if (auto tars = tar_sources(data, Folders::taken)) return *std::move(tars);
+  fail_missing(data, "a file, or a folder with train.jsonl, or with tar files");
 }
 
-void read_with_templates(const DataConfig& data, const SourceFiles&,
+void read_with_templates(const DataConfig& data, const SourceFiles& sources,
                          const std::filesystem::path& file, const std::string&,
                          const RecordSink& sink) {
-  read_jsonl(file, Template(data.prompt, "data.prompt"), Template(data.response, "data.response"),
-             sink);
+  const auto read = sources.tar ? read_tar_fields : read_jsonl;
+  read(file, Template(data.prompt, "data.prompt"), Template(data.response, "data.response"), sink);
 }
 
 void check_templates(const DataConfig& data) {
@@ -76,13 +53,49 @@ void check_templates(const DataConfig& data) {
 
 }  // namespace
 
+std::string not_utf8(std::string_view text, std::string_view what) {
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (!point.valid) return fmt::format("not UTF-8 at byte {} of {}", at + 1, what);
+    at += point.length;
+  }
+  return "";
+}
+
+std::string read_object(std::string_view json, std::string_view what, nlohmann::json& object) {
+  if (json.size() > kMaxRecordBytes) return too_long(json.size());
+  if (auto wrong = not_utf8(json, what); !wrong.empty()) return wrong;
+  try {
+    const JsonPlace place = [&](std::size_t byte) {
+      return fmt::format("byte {} of {}", byte, what);
+    };
+    object = LineReader(json, place, {}).build();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  if (!object.is_object()) return fmt::format("it is {}, expected an object", kind_of(object));
+  return "";
+}
+
+std::string fill_record(const nlohmann::json& object, const Template& prompt,
+                        const Template& response, Record& record) {
+  if (auto wrong = prompt.fill(object, record.prompt); !wrong.empty()) return wrong;
+  if (auto wrong = response.fill(object, record.response); !wrong.empty()) return wrong;
+  if (is_blank(record.response)) return "its answer is empty";
+  record.group = prompt.has_fields() ? record.prompt : record.response;
+  return "";
+}
+
 void read_jsonl(const std::filesystem::path& path, const Template& prompt, const Template& response,
                 const RecordSink& sink) {
   const MappedFile file(path);
   for_each_line(file, without_byte_order_mark(file.text()),
                 [&](std::string_view line, std::int64_t number, double share) {
                   Record record{.number = number, .share = share};
-                  record.problem = read_line(line, prompt, response, record);
+                  nlohmann::json object;
+                  record.problem = read_object(line, "the line", object);
+                  if (record.problem.empty())
+                    record.problem = fill_record(object, prompt, response, record);
                   sink(std::move(record));
                 });
 }

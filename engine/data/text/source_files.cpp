@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/data/text/tar_shards.h"
 
 namespace dstrain::text {
 namespace {
@@ -67,6 +68,22 @@ SourceFiles parquet_files(const fs::path& folder, std::string_view begin) {
   found.unanswerable =
       place.find("squad_v2") != std::string::npos || place.find("squad-v2") != std::string::npos;
   return found;
+}
+
+std::optional<Sources> tar_sources(const DataConfig& data, Folders folders) {
+  const PathKind kind = path_kind(data.path);
+  const bool pattern = kind == PathKind::nothing && data.path.find('{') != std::string::npos;
+  const bool named = pattern || (kind == PathKind::file && is_tar_name(data.path));
+  if (!named && (folders == Folders::left || kind != PathKind::folder)) return std::nullopt;
+  const std::optional<TarShards> tars = find_tar_shards(data.path);
+  if (!tars || tars->train.empty()) return std::nullopt;
+  const auto files_of = [&](const std::vector<std::string>& names) {
+    SourceFiles files{.tar = true};
+    for (const std::string& name : names) files.files.push_back(tars->root / name);
+    return files;
+  };
+  return Sources{
+      .train = files_of(tars->train), .test = files_of(tars->test), .note = tars->left_out()};
 }
 
 void fail_missing(const DataConfig& data, const char* expected) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,12 +14,14 @@ namespace dstrain::text {
 struct SourceFiles {
   std::vector<std::filesystem::path> files = {};
   bool parquet = false;
+  bool tar = false;
   bool unanswerable = false;  ///< SQuAD v2, where only the folder can say it (parquet)
 };
 
 /// What data.path holds. `test` has no files where the data set has no test split.
 struct Sources {
   SourceFiles train = {}, test = {};
+  std::string note = {};  ///< what of it is left out; or nothing
 };
 
 // For the formats.
@@ -33,6 +37,10 @@ struct Sources {
 /// The parquet files of `folder` whose names begin so. Error{data} when a part is missing.
 [[nodiscard]] SourceFiles parquet_files(const std::filesystem::path& folder,
                                         std::string_view begin);
+enum class Folders { left, taken };
+/// The tar files of data.path: a tar, a pattern of tars or, where `folders` are taken, their
+/// folder. Nothing where it is none of these.
+[[nodiscard]] std::optional<Sources> tar_sources(const DataConfig& data, Folders folders);
 /// Error{data}: data.path holds none of the files `expected`.
 [[noreturn]] void fail_missing(const DataConfig& data, const char* expected);
 

@@ -14,6 +14,7 @@ OpenSplit open_split(const DataConfig& data, bool test, const EncoderSource& enc
                      ProgressSink* progress) {
   if (const auto check = text_format(data).check) check(data);
   const Sources sources = find_sources(data);
+  if (progress != nullptr && !test && !sources.note.empty()) progress->note(sources.note);
   const bool own_test = !sources.test.files.empty();
   const SourceFiles& files = own_test && test ? sources.test : sources.train;
   const Part part = own_test ? Part::whole : test ? Part::held_out : Part::train;

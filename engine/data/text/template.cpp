@@ -77,6 +77,11 @@ Template::Template(std::string_view text, const std::string& key) {
 
 bool Template::has_fields() const { return std::ranges::any_of(pieces_, &Piece::is_field); }
 
+bool Template::names(std::string_view field) const {
+  return std::ranges::any_of(
+      pieces_, [&](const Piece& piece) { return piece.is_field && piece.text == field; });
+}
+
 std::string Template::fill(const nlohmann::json& object, std::string& text) const {
   text.clear();
   for (const Piece& piece : pieces_) {

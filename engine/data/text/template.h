@@ -15,6 +15,8 @@ class Template {
 
   [[nodiscard]] bool empty() const { return pieces_.empty(); }
   [[nodiscard]] bool has_fields() const;
+  /// Whether it has a place for this field.
+  [[nodiscard]] bool names(std::string_view field) const;
 
   /// `text` with the fields of `object` filled in. Texts stand as they are, numbers and truth
   /// values as Python prints them. Returns what is wrong; empty when nothing is.

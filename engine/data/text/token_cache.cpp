@@ -39,6 +39,7 @@ std::string form_of(const DataConfig& data, const SourceFiles& sources,
                     const EncoderSource& encoder) {
   std::string key = fmt::format("{}\n{}\n{}\n", kFormat, spelling(data.name), encoder.hash);
   if (sources.unanswerable) key += "unanswerable\n";
+  if (sources.tar) key += "tar\n";
   if (reads(dataset_row(data.name), "data.prompt")) {
     key += fmt::format("{} {}\n{}{}\n", data.prompt.size(), data.response.size(), data.prompt,
                        data.response);

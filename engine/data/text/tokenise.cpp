@@ -282,8 +282,8 @@ std::string describe_record(const DataConfig& data, const SourceFiles& sources,
   DSTRAIN_CHECK(next != firsts.begin() && firsts.size() <= sources.files.size(),
                 "a record before the first file");
   const auto file = static_cast<std::size_t>(next - firsts.begin() - 1);
-  return fmt::format("{}: {} {}", sources.files[file].string(), text_format(data).record,
-                     record - firsts[file] + 1);
+  return fmt::format("{}: {} {}", sources.files[file].string(),
+                     sources.tar ? "sample" : text_format(data).record, record - firsts[file] + 1);
 }
 
 void throw_problem(const DataConfig& data, const SourceFiles& sources,

@@ -1,4 +1,4 @@
-#include "engine/data/images/tar_index.h"
+#include "engine/base/tar_file.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -180,16 +180,20 @@ std::vector<TarMember> TarFile::members() const {
   std::vector<TarMember> members;
   Extended extended;
   std::int64_t at = 0;
+  const auto refuse_compressed = [&](std::string_view begin) {
+    if (const char* how = compression_of(begin))
+      fail(0, fmt::format("it is compressed by {}", how),
+           "unpack it to .tar: a compressed one has no places to read at");
+  };
   while (true) {
+    if (at == 0 && end < kBlock) refuse_compressed(read(0, end));
     if (at + kBlock > end)
       fail(end, "it ends without a block of zeros, so it is cut off", "fetch it again");
     const std::string block = read(at, kBlock);
     const Header header{block};
     if (header.is_end()) return members;
     if (!header.is_sound()) {
-      if (const char* how = at == 0 ? compression_of(block) : nullptr)
-        fail(at, fmt::format("it is compressed by {}", how),
-             "unpack it to .tar: a compressed one has no places to read at");
+      if (at == 0) refuse_compressed(block);
       fail(at, at == 0 ? "it is no tar" : "a header is damaged", "fetch it again");
     }
     const char type = header.type();
