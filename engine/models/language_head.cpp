@@ -148,7 +148,7 @@ void LanguageHead::add_loss_exchanges(BlockCost& cost, std::int64_t own_rows,
   }
 }
 
-BlockCost LanguageHead::cost(const BatchShape& shape) const {
+BlockCost LanguageHead::cost(const BatchShape& shape) {
   const std::int64_t all_rows = shape.micro_batch * shape_.sequence,
                      own_rows = all_rows / shape_.tensor.count;
   const bool cut = own_table_.cut == Cut::tensor;

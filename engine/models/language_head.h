@@ -61,7 +61,7 @@ class LanguageHead final : public Block {
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
   [[nodiscard]] std::int64_t width() const { return shape_.width; }
   /// {x, delta} or their sum -> [M, V]; of a whole table.

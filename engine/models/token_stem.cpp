@@ -26,7 +26,7 @@ Tensors TokenStem::forward(const Tensors&, const Batch& batch, const BlockContex
   return {rows};
 }
 
-BlockCost TokenStem::cost(const BatchShape& shape) const {
+BlockCost TokenStem::cost(const BatchShape& shape) {
   const std::int64_t rows = shape.micro_batch * shape_.sequence / shape_.tensor.count;
   BlockCost cost;
   cost.name = name_;

@@ -21,7 +21,7 @@ class TokenStem final : public Block {
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
   [[nodiscard]] Parameter& table() { return embedding_.table(); }
 

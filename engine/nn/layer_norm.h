@@ -10,6 +10,7 @@
 
 #include "engine/kernels/parameter.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/layer_pass.h"
 
 namespace dstrain {
 
@@ -28,7 +29,9 @@ class LayerNorm {
                                                           const std::optional<at::Tensor>& delta_MD,
                                                           const at::Tensor& maxima = {});
 
-  [[nodiscard]] std::int64_t width() const { return weight_.shape.front(); }
+  /// The norm of each pixel's or row's channels, or its cost.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x);
+
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});
   }

@@ -11,9 +11,9 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
-#include "engine/models/image/class_loss.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
+#include "engine/nn/class_loss.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/mlp.h"
@@ -167,7 +167,7 @@ Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&
   return {norm_ ? norm_->forward(own, std::nullopt).second : own};
 }
 
-BlockCost VitStem::cost(const BatchShape& shape) const {
+BlockCost VitStem::cost(const BatchShape& shape) {
   const std::int64_t patch_rows = shape.micro_batch * config_.patches();
   const std::int64_t pixels = config_.channels * config_.patch_size * config_.patch_size;
   const Bytes embedded = patch_rows * config_.width * shape.compute_bytes;
@@ -297,7 +297,7 @@ LayerCost VitHead::classes_cost(const BatchShape& shape) const {
   return classes;
 }
 
-BlockCost VitHead::cost(const BatchShape& shape) const {
+BlockCost VitHead::cost(const BatchShape& shape) {
   if (pooling_ != VitPooling::first_token) return cost_of_mean(shape);
   const Bytes token = shape.micro_batch * config_.width * shape.compute_bytes;
   const Bytes stream = token * tokens_ / tensor_.count;

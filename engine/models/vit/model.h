@@ -31,7 +31,7 @@ class VitStem final : public Block {
   [[nodiscard]] std::vector<BlockState*> state() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
  private:
   std::string name_;
@@ -56,7 +56,7 @@ class VitHead final : public Block {
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
   /// {x, delta} or their sum -> [B, classes]. `ranks` are those that have the other rows, or null.
   [[nodiscard]] at::Tensor logits(const Tensors& input, Communicator* ranks = nullptr);

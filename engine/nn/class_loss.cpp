@@ -1,4 +1,4 @@
-#include "engine/models/image/class_loss.h"
+#include "engine/nn/class_loss.h"
 
 #include "engine/kernels/ops.h"
 
@@ -11,8 +11,11 @@ at::Tensor class_loss(const at::Tensor& logits, const Batch& batch, const at::Te
                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second);
 }
 
-at::Tensor class_loss(const at::Tensor& logits, const Batch& batch, const BlockContext& context) {
-  return class_loss(logits, batch, batch.weights, context);
+Features class_loss(LayerPass& pass, const Features& logits) {
+  if (pass.costs == nullptr)
+    return {.tensor = class_loss(logits.tensor, *pass.batch, pass.batch->weights, *pass.context)};
+  pass.costs->add(class_loss_cost(logits.rows(), logits.columns(), logits.size.width));
+  return {.size = {{}, kFloatBytes}};
 }
 
 LayerCost class_loss_cost(std::int64_t samples, std::int64_t classes, int width) {

@@ -2,9 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
-#include "engine/nn/block.h"
+#include "engine/nn/layer_pass.h"
 
 namespace dstrain {
 
@@ -13,9 +11,8 @@ namespace dstrain {
 /// the logits to BlockContext::class_scores where these are asked for.
 [[nodiscard]] at::Tensor class_loss(const at::Tensor& logits, const Batch& batch,
                                     const at::Tensor& weights, const BlockContext& context);
-/// The same with the batch's weights.
-[[nodiscard]] at::Tensor class_loss(const at::Tensor& logits, const Batch& batch,
-                                    const BlockContext& context);
+/// The same with the batch's weights, or its cost.
+[[nodiscard]] Features class_loss(LayerPass& pass, const Features& logits);
 /// It keeps logits [samples, classes], of `width` bytes each, and their log-sum-exp.
 [[nodiscard]] LayerCost class_loss_cost(std::int64_t samples, std::int64_t classes, int width);
 
