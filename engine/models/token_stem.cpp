@@ -8,7 +8,8 @@ namespace dstrain {
 
 TokenStem::TokenStem(const std::string& prefix, const LanguageShape& shape,
                      const InitialWeights& init, double scale, std::optional<LayerNorm> norm)
-    : name_(prefix),
+    : LayeredBlock(Works::on_tokens),
+      name_(prefix),
       shape_(shape),
       embedding_(prefix, shape.vocab_size, shape.width, init, shape.tensor, scale),
       norm_(std::move(norm)) {}
@@ -20,25 +21,9 @@ std::vector<Parameter*> TokenStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-Tensors TokenStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
-  at::Tensor rows = embedding_.forward(batch.tokens, {.peers = context.peers});
-  if (norm_) rows = norm_->forward(rows, std::nullopt).second;
-  return {rows};
-}
-
-BlockCost TokenStem::cost(const BatchShape& shape) {
-  const std::int64_t rows = shape.micro_batch * shape_.sequence / shape_.tensor.count;
-  BlockCost cost;
-  cost.name = name_;
-  cost.boundary = {{{rows, shape_.width}, shape.compute_bytes}};
-  const Bytes handed_on = cost.boundary_bytes();
-  std::vector<LayerCost> layers = {embedding_.cost()};
-  // Backward, the gradient of what it returned, and of the norm's input, which it keeps.
-  if (norm_) layers.push_back(norm_->cost(rows, handed_on));
-  cost.backward_workspace = static_cast<Bytes>(layers.size()) * handed_on;
-  cost.take(std::move(layers));
-  embedding_.add_exchanges(cost.exchanges, handed_on * shape_.tensor.count, shape.compute_bytes);
-  return cost;
+std::vector<Features> TokenStem::run(LayerPass& pass, const std::vector<Features>& input) {
+  const Features rows = embedding_.run(pass, input.at(0));
+  return {norm_ ? norm_->run(pass, {rows}) : rows};
 }
 
 }  // namespace dstrain

@@ -1,27 +1,33 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/models/language_head.h"
-#include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
+#include "engine/nn/layered_block.h"
 #include "engine/nn/token_embedding.h"
 
 namespace dstrain {
 
 /// First block of a language model: the embedding and the norm behind it, if any. Returns {x}.
-class TokenStem final : public Block {
+class TokenStem final : public LayeredBlock {
  public:
   /// Files name the table PREFIX.weight, and the block is PREFIX.
   TokenStem(const std::string& prefix, const LanguageShape& shape, const InitialWeights& init,
             double scale = 1, std::optional<LayerNorm> norm = std::nullopt);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors&, const Batch& batch) const override {
+    return {batch.tokens};
+  }
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override {
+    return {{{shape.micro_batch, shape_.sequence}, sizeof(std::int64_t)}};
+  }
 
   [[nodiscard]] Parameter& table() { return embedding_.table(); }
 

@@ -16,14 +16,4 @@ std::pair<at::Tensor, at::Tensor> LayerNorm::forward(const at::Tensor& x_MD,
   return ops::add_layer_norm(x_MD, delta_MD, weight_, bias_, eps_, maxima);
 }
 
-Features LayerNorm::run(LayerPass& pass, const Features& x) {
-  if (pass.costs == nullptr) {
-    const at::Tensor rows = x.tensor.reshape({-1, weight_.shape.front()});
-    return {.tensor = forward(rows, std::nullopt).second.view(x.tensor.sizes())};
-  }
-  pass.costs->add(cost(x.rows(), x.counted ? 0 : x.bytes()), {{.bytes = 2 * x.bytes()}},
-                  {{.bytes = 3 * x.bytes()}});
-  return x.sized(x.size.shape);
-}
-
 }  // namespace dstrain

@@ -10,7 +10,7 @@
 
 #include "engine/kernels/parameter.h"
 #include "engine/nn/layer_cost.h"
-#include "engine/nn/layer_pass.h"
+#include "engine/nn/norm_run.h"
 
 namespace dstrain {
 
@@ -29,8 +29,12 @@ class LayerNorm {
                                                           const std::optional<at::Tensor>& delta_MD,
                                                           const at::Tensor& maxima = {});
 
-  /// The norm of each pixel's or row's channels, or its cost.
-  [[nodiscard]] Features run(LayerPass& pass, const Features& x);
+  /// norm(x + delta) of each row, or of each pixel's channels, or its cost; `terms` are x, or x and
+  /// delta. `keeps_output`: what follows keeps that, and it counts here.
+  [[nodiscard]] Features run(LayerPass& pass, const std::vector<Features>& terms,
+                             bool keeps_output = false) {
+    return run_norm(*this, pass, terms, keeps_output);
+  }
 
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});

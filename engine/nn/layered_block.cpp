@@ -33,13 +33,13 @@ Tensors LayeredBlock::forward(const Tensors& input, const Batch& batch,
 }
 
 BlockCost LayeredBlock::cost(const BatchShape& shape) {
-  LayerCosts costs(name(), shape.compute_bytes);
+  LayerCosts costs(name(), shape.compute_bytes, works_);
   const Counted counted = count(*this, shape, costs);
   return costs.finish(counted.input, counted.output);
 }
 
 std::vector<BoundaryTensor> LayeredBlock::output_sizes(const BatchShape& shape) {
-  LayerCosts unused(name(), shape.compute_bytes);
+  LayerCosts unused(name(), shape.compute_bytes, works_);
   return count(*this, shape, unused).output;
 }
 

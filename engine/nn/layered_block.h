@@ -23,8 +23,12 @@ class LayeredBlock : public Block {
   [[nodiscard]] virtual std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const = 0;
 
  protected:
+  explicit LayeredBlock(Works works) : works_(works) {}
   /// Sizes of what the block hands on.
   [[nodiscard]] std::vector<BoundaryTensor> output_sizes(const BatchShape& shape);
+
+ private:
+  Works works_;
 };
 
 }  // namespace dstrain

@@ -61,7 +61,6 @@ Features Linear::run(LayerPass& pass, const Features& x) {
   if (pass.costs == nullptr) return {.tensor = forward(x.tensor, pass.call)};
   Features made = x.sized({x.rows(), weight_.shape[0]});
   LayerCost layer = cost(x.rows(), pass.costs->compute_bytes(), /*input_is_kept=*/x.counted);
-  put_nothing_off(layer);
   const Flops flops = layer.forward_flops;
   const Bytes moved =
                   layer.saved_bytes + made.bytes() + layer.parameters * pass.costs->compute_bytes(),

@@ -53,7 +53,7 @@ class Linear {
 
   /// x [M, K] -> [M, N], N over all parts.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_MK, const Call& call = {});
-  /// forward() of a whole map, or its cost with the gradient of its weight at once.
+  /// forward() of a whole map, or its cost.
   [[nodiscard]] Features run(LayerPass& pass, const Features& x);
   /// x [M, K] -> [M, N] of the rows of all tensor ranks: x [m, K]; without others that of x.
   [[nodiscard]] at::Tensor forward_of_gathered(const ops::Measured& x_mK, const Call& call);

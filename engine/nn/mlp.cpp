@@ -29,7 +29,6 @@ Features Mlp::run(LayerPass& pass, const Features& x) {
     return {.tensor = forward(x.tensor.view({-1, width_}), pass.call).view(x.tensor.sizes())};
   const int compute_bytes = pass.costs->compute_bytes();
   for (LayerCost& layer : layers(x.rows(), compute_bytes)) {
-    put_nothing_off(layer);
     const Bytes moved =
         2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes;
     const Flops flops = layer.forward_flops;

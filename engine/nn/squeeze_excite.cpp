@@ -53,7 +53,6 @@ Features SqueezeExcite::counted(LayerCosts& costs, const Features& expanded, con
   Bytes maps = 0;
   for (const Linear* map : {&reduce_, &expand_}) {
     LayerCost layer = map->cost(samples, costs.compute_bytes(), /*input_is_kept=*/true);
-    put_nothing_off(layer);
     flops += layer.forward_flops;
     maps += samples * layer.parameters * costs.compute_bytes();
     costs.add(std::move(layer));

@@ -32,7 +32,8 @@ BlockCost TrunkBlock::cost(const BatchShape& shape) {
 
 LstmHead::LstmHead(std::unique_ptr<ImageHead> trunk, std::int64_t frames, Lstm lstm,
                    Linear classifier, double dropout)
-    : name_("lstm"),
+    : LayeredBlock(Works::on_images),
+      name_("lstm"),
       trunk_(std::move(trunk)),
       frames_(frames),
       lstm_(std::move(lstm)),

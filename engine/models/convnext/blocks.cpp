@@ -22,8 +22,8 @@ std::vector<Parameter*> PatchConv::parameters() {
 }
 
 Features PatchConv::run(LayerPass& pass, const Features& x) {
-  if (norm_first_) return conv_.run(pass, norm_.run(pass, x));
-  return norm_.run(pass, conv_.run(pass, x));
+  if (norm_first_) return conv_.run(pass, norm_.run(pass, {x}));
+  return norm_.run(pass, {conv_.run(pass, x)});
 }
 
 ConvNextBlock::ConvNextBlock(const std::string& name, const FeatureSize& input,
@@ -46,7 +46,7 @@ std::vector<Parameter*> ConvNextBlock::parameters() {
 }
 
 Features ConvNextBlock::run(LayerPass& pass, const Features& x) {
-  const Features h = layers_.norm.run(pass, layers_.depthwise.run(pass, x));
+  const Features h = layers_.norm.run(pass, {layers_.depthwise.run(pass, x)});
   return layer_scale(pass, layers_.mlp.run(pass, h), scale_,
                      pass.drop(layers_.drop_path, name() + ".drop_path"), x);
 }

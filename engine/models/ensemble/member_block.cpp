@@ -23,7 +23,7 @@ std::vector<BoundaryTensor> MemberPlace::with_logits(std::vector<BoundaryTensor>
 }
 
 MemberBlock::MemberBlock(std::unique_ptr<ImageBlock> block, const MemberPlace& place, bool stem)
-    : block_(std::move(block)), place_(place), stem_(stem) {
+    : LayeredBlock(Works::on_images), block_(std::move(block)), place_(place), stem_(stem) {
   block_->put_under(place_.prefix());
 }
 
@@ -49,7 +49,10 @@ std::vector<Features> MemberBlock::run(LayerPass& pass, const std::vector<Featur
 }
 
 MemberHead::MemberHead(std::unique_ptr<ImageHead> head, const MemberPlace& place, LogitsMean mean)
-    : head_(std::move(head)), place_(place), mean_(std::move(mean)) {
+    : LayeredBlock(Works::on_images),
+      head_(std::move(head)),
+      place_(place),
+      mean_(std::move(mean)) {
   head_->put_under(place_.prefix());
 }
 

@@ -25,7 +25,7 @@ class ImageBlock : public LayeredBlock {
  public:
   /// `input` is what the block gets of a sample; of the stem the image.
   ImageBlock(std::string name, const FeatureSize& input, bool stem)
-      : name_(std::move(name)), input_(input), stem_(stem) {}
+      : LayeredBlock(Works::on_images), name_(std::move(name)), input_(input), stem_(stem) {}
   [[nodiscard]] const std::string& name() const override { return name_; }
   /// Puts `prefix` before the names of the block and of its tensors.
   void put_under(const std::string& prefix);

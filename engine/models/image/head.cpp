@@ -42,7 +42,7 @@ Features ImageHead::run_pooled(LayerPass& pass, const Features& x) {
 Features ImageHead::run_logits(LayerPass& pass, const Features& input) {
   Features x =
       average_grid(pass, layers_.conv ? layers_.conv->run(pass, input) : input, layers_.grid);
-  if (layers_.norm) x = layers_.norm->run(pass, x);
+  if (layers_.norm) x = layers_.norm->run(pass, {x});
   const auto drop = [&](std::size_t place) {
     return pass.drop(layers_.dropout, fmt::format("{}.dropout.{}", name(), place));
   };
