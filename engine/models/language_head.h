@@ -1,18 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "engine/mesh/split.h"
 #include "engine/models/model.h"
-#include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
+#include "engine/nn/layered_block.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/rms_norm.h"
+#include "engine/nn/token_loss.h"
 #include "engine/recipe/families.h"
 
 namespace dstrain {
@@ -40,16 +39,10 @@ struct LanguageShape {
                                    std::vector<std::string> notes);
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
-/// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a
-/// matrix of its own.
-///
-/// Where samples are pairs, the loss is that of BlockContext::pair_loss.
-///
-/// Tensor ranks with parts of the table share the loss of all rows; where the table is whole, each
-/// has that of its own rows.
+/// token.
 ///
 /// Legend: B batch, T tokens, D width, V vocabulary, M = B * T rows, m those of this rank.
-class LanguageHead final : public Block {
+class LanguageHead final : public LayeredBlock {
  public:
   using Norm = std::variant<LayerNorm, RmsNorm>;
 
@@ -59,9 +52,10 @@ class LanguageHead final : public Block {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors& input, const Batch& batch) const override;
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override;
 
   [[nodiscard]] std::int64_t width() const { return shape_.width; }
   /// {x, delta} or their sum -> [M, V]; of a whole table.
@@ -69,22 +63,13 @@ class LanguageHead final : public Block {
 
  private:
   /// The final norm's output for {x, delta} or their sum.
-  [[nodiscard]] at::Tensor normalize(const Tensors& input);
-  void choose_next(const Tensors& input, const BlockContext& context);
-  [[nodiscard]] at::Tensor pair_loss(const at::Tensor& x_MD, const Batch& batch,
-                                     const BlockContext& context);
-  /// The loss of this rank's rows, or of all.
-  [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
-                                const BlockContext& context);
-  [[nodiscard]] Bytes logit_bytes(std::int64_t own_rows, int compute_bytes,
-                                  ops::LogitRows at_once) const;
-  void add_loss_exchanges(BlockCost& cost, std::int64_t own_rows, int compute_bytes) const;
+  [[nodiscard]] Features normalize(LayerPass& pass, const std::vector<Features>& input);
+  void choose_next(const std::vector<Features>& input, const BlockContext& context);
 
   std::string name_;
   LanguageShape shape_;
   Norm norm_;
-  Parameter own_table_;
-  Parameter* table_;
+  TokenLoss loss_;
 };
 
 }  // namespace dstrain

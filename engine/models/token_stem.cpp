@@ -1,7 +1,5 @@
 #include "engine/models/token_stem.h"
 
-#include <ATen/ops/arange.h>
-
 #include <utility>
 
 #include "engine/nn/parameter_order.h"
@@ -10,8 +8,9 @@ namespace dstrain {
 
 TokenStem::TokenStem(const std::string& prefix, const LanguageShape& shape,
                      const InitialWeights& init, double scale, std::optional<LayerNorm> norm,
-                     std::optional<TokenEmbedding> positions)
-    : name_(prefix),
+                     std::optional<LearntPositions> positions)
+    : LayeredBlock(Works::on_tokens),
+      name_(prefix),
       shape_(shape),
       embedding_(prefix, shape.vocab_size, shape.width, init, shape.tensor, scale),
       positions_(std::move(positions)),
@@ -25,44 +24,10 @@ std::vector<Parameter*> TokenStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-at::Tensor TokenStem::places(const Batch& batch) {
-  if (batch.own.positions.defined()) return batch.own.positions.to(at::kLong);
-  if (batch.sequences.positions.defined()) return batch.sequences.positions.to(at::kLong);
-  return at::arange(batch.tokens.size(1), batch.tokens.options()).expand(batch.tokens.sizes());
-}
-
-Tensors TokenStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
-  at::Tensor rows = embedding_.forward(batch.tokens, {.peers = context.peers});
-  if (positions_) {
-    const at::Tensor all = places(batch).flatten();
-    const std::int64_t own = all.numel() / shape_.tensor.count;
-    rows.add_(positions_->forward(all.narrow(0, shape_.tensor.index * own, own)));
-  }
-  if (norm_) rows = norm_->forward(rows, std::nullopt).second;
-  return {rows};
-}
-
-BlockCost TokenStem::cost(const BatchShape& shape) const {
-  const std::int64_t rows = shape.micro_batch * shape_.sequence / shape_.tensor.count;
-  BlockCost cost;
-  cost.name = name_;
-  cost.boundary = {{{rows, shape_.width}, shape.compute_bytes}};
-  const Bytes handed_on = cost.boundary_bytes();
-  std::vector<LayerCost> layers = {embedding_.cost()};
-  if (positions_) {
-    LayerCost positions = positions_->cost();
-    // The places of all ranks' rows, which no batch has as int64.
-    if (positions.trained > 0)
-      positions.saved_bytes = rows * shape_.tensor.count * static_cast<Bytes>(sizeof(std::int64_t));
-    layers.push_back(std::move(positions));
-    cost.forward_workspace = handed_on;
-  }
-  // Backward, the gradient of what it returned, and of the norm's input, which it keeps.
-  cost.backward_workspace = (norm_ ? 2 : 1) * handed_on;
-  if (norm_) layers.push_back(norm_->cost(rows, handed_on));
-  cost.take(std::move(layers));
-  embedding_.add_exchanges(cost.exchanges, handed_on * shape_.tensor.count, shape.compute_bytes);
-  return cost;
+std::vector<Features> TokenStem::run(LayerPass& pass, const std::vector<Features>& input) {
+  Features rows = embedding_.run(pass, input.at(0));
+  if (positions_) rows = positions_->run(pass, std::move(rows));
+  return {norm_ ? norm_->run(pass, {rows}) : rows};
 }
 
 }  // namespace dstrain

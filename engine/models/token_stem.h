@@ -1,41 +1,44 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/models/language_head.h"
-#include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
+#include "engine/nn/learnt_positions.h"
+#include "engine/nn/layered_block.h"
 #include "engine/nn/token_embedding.h"
 
 namespace dstrain {
 
 /// First block of a language model: the embedding, learnt positions added to it and the norm behind
 /// it, if any. Returns {x}.
-class TokenStem final : public Block {
+class TokenStem final : public LayeredBlock {
  public:
   /// Files name the table PREFIX.weight, and the block is PREFIX.
   TokenStem(const std::string& prefix, const LanguageShape& shape, const InitialWeights& init,
             double scale = 1, std::optional<LayerNorm> norm = std::nullopt,
-            std::optional<TokenEmbedding> positions = std::nullopt);
+            std::optional<LearntPositions> positions = std::nullopt);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors&, const Batch& batch) const override {
+    return {batch.tokens};
+  }
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override {
+    return {{{shape.micro_batch, shape_.sequence}, sizeof(std::int64_t)}};
+  }
 
   [[nodiscard]] Parameter& table() { return embedding_.table(); }
 
  private:
-  /// The place of each row in its sequence, int64.
-  [[nodiscard]] static at::Tensor places(const Batch& batch);
-
   std::string name_;
   LanguageShape shape_;
   TokenEmbedding embedding_;
-  /// A row for each place in a sequence; whole on tensor ranks.
-  std::optional<TokenEmbedding> positions_;
+  std::optional<LearntPositions> positions_;
   std::optional<LayerNorm> norm_;
 };
 

@@ -12,8 +12,8 @@
 #include "engine/nn/block_state.h"
 #include "engine/nn/call.h"
 #include "engine/nn/conv.h"
-#include "engine/nn/image_shape.h"
-#include "engine/nn/layer_cost.h"
+#include "engine/nn/feature_shape.h"
+#include "engine/nn/layer_pass.h"
 
 namespace dstrain {
 
@@ -76,13 +76,33 @@ class BatchNorm {
                                            BatchNorm* before, const ops::ExciteCall& excite,
                                            Conv& project);
 
+  /// What forward() adds to the norm.
+  struct Added {
+    const Features* residual = nullptr;
+    ops::ResidualGradient left = {};
+    ops::DropMask drop = {};
+  };
+  /// forward() or its cost.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, const Added& added);
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) { return run(pass, x, {}); }
+  /// forward_pool() or its cost, of which the pool's is that of layer `pool_name`.
+  [[nodiscard]] Features run_pool(LayerPass& pass, const Features& x, const ops::PoolShape& pool,
+                                  const std::string& pool_name);
+  /// forward_depthwise() or its cost.
+  [[nodiscard]] Features run_depthwise(LayerPass& pass, const Features& x, Conv& conv,
+                                       BatchNorm* before);
+  /// Cost of the norm with a residual, which costs an image.
+  void add_cost(LayerCosts& costs, const Features& x, bool residual) const;
+  /// Cost of the other norm of forward_pair().
+  void add_cost_beside(LayerCosts& costs, const Features& x) const;
+  /// Cost of forward_depthwise(); `excited`: forward_excited() goes on.
+  [[nodiscard]] Features counted_depthwise(LayerCosts& costs, const Features& x, const Conv& conv,
+                                           const BatchNorm* before, bool excited) const;
+
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});
   }
   void add_states(std::vector<BlockState*>& list);
-  /// Its parameters, and what it keeps of x and its statistics.
-  [[nodiscard]] LayerCost cost(const ImageShape& input, int compute_bytes) const;
-  void add_exchanges(std::vector<Exchange>& list) const;
 
   /// It takes no statistics of the batch.
   [[nodiscard]] bool fixed() const {
@@ -92,6 +112,9 @@ class BatchNorm {
 
  private:
   [[nodiscard]] ops::BatchNormCall call_of(const Call& call);
+  /// Its parameters, and what it keeps of x and its statistics, with the kernels and exchanges.
+  void add(LayerCosts& costs, const Features& x, std::vector<KernelCost> forward,
+           std::vector<KernelCost> backward) const;
 
   BatchNormOptions options_;
   ops::ImageActivation activation_;

@@ -146,7 +146,7 @@ class Block {
   virtual void rehearse(const BatchShape& /*shape*/, const at::TensorOptions& /*compute*/,
                         at::ScalarType /*gradients*/) {}
   /// Cost of one micro-batch; `groups` and `state_bytes` are left to the caller.
-  [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) const = 0;
+  [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) = 0;
 };
 
 using Blocks = std::vector<std::unique_ptr<Block>>;

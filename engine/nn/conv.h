@@ -8,8 +8,8 @@
 #include "engine/kernels/conv/ops_conv.h"
 #include "engine/kernels/parameter.h"
 #include "engine/kernels/pool/ops_norm_pool.h"
-#include "engine/nn/image_shape.h"
-#include "engine/nn/layer_cost.h"
+#include "engine/nn/feature_shape.h"
+#include "engine/nn/layer_pass.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
@@ -33,6 +33,14 @@ class Conv {
     return ops::conv_max_pool(x_BHWC, shape_, weight_, bias(), pool);
   }
 
+  /// forward() or its cost. Without a norm behind it, ReLU keeps what it gives.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x,
+                             ops::ImageActivation activation = ops::ImageActivation::none,
+                             const ops::ResidualGradient& left = {});
+  /// forward_pool() or its cost, of which the pool's is that of layer `pool_name`.
+  [[nodiscard]] Features run_pool(LayerPass& pass, const Features& x, const ops::PoolShape& pool,
+                                  const std::string& pool_name);
+
   [[nodiscard]] const ops::ConvShape& shape() const { return shape_; }
   [[nodiscard]] Parameter& weight() { return weight_; }
   [[nodiscard]] const Parameter& weight() const { return weight_; }
@@ -43,14 +51,18 @@ class Conv {
     list.push_back(&weight_);
     if (has_bias_) list.push_back(&bias_);
   }
-  [[nodiscard]] ImageShape output(const ImageShape& input) const {
+  [[nodiscard]] FeatureShape output(const FeatureShape& input) const {
     return {input.samples, shape_.output_side(input.height), shape_.output_side(input.width),
             shape_.out};
   }
   /// Its parameters and FLOPs.
-  [[nodiscard]] LayerCost cost(const ImageShape& input) const;
+  [[nodiscard]] LayerCost cost(const FeatureShape& input) const;
 
  private:
+  /// What follows a convolution without norm in the same operator.
+  enum class After { nothing, relu, relu_and_pool };
+  [[nodiscard]] Features counted(LayerCosts& costs, const Features& x, After after) const;
+
   ops::ConvShape shape_;
   bool has_bias_;
   Parameter weight_;

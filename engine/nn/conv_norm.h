@@ -1,13 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <utility>
 #include <vector>
 
 #include "engine/nn/batch_norm.h"
 #include "engine/nn/conv.h"
-#include "engine/nn/image_costs.h"
 
 namespace dstrain {
 
@@ -16,23 +12,21 @@ struct ConvNorm {
   Conv conv;
   BatchNorm norm;
 
-  /// activation(norm(conv(x)) + residual); residual undefined: none. `left`: where the residual's
-  /// gradient is left, if used.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
-                                   const at::Tensor& residual = {},
-                                   const ops::ResidualGradient& left = {}) {
-    return norm.forward(conv.forward(x_BHWC), call, residual, left);
+  /// activation(norm(conv(x)) + what is added), or its cost.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, const BatchNorm::Added& added) {
+    return norm.run(pass, conv.run(pass, x), added);
   }
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) { return run(pass, x, {}); }
+  /// activation(norm(conv(x)) + other_norm(other_conv(other_x))), or its cost; the other one has no
+  /// activation. `leaves` as ops::conv has it for the other convolution.
+  [[nodiscard]] Features run_pair(LayerPass& pass, const Features& x, ConvNorm& other,
+                                  const Features& other_x, const ops::ResidualGradient& leaves);
+
   void add_parameters(std::vector<Parameter*>& list) {
     conv.add_parameters(list);
     norm.add_parameters(list);
   }
   void add_states(std::vector<BlockState*>& list) { norm.add_states(list); }
-  /// `kept` as ImageCosts::conv has it.
-  ImageShape add_costs(ImageCosts& costs, const ImageShape& input, bool kept,
-                       bool residual = false) const {
-    return costs.norm(norm, costs.conv(conv, input, kept), residual);
-  }
 };
 
 }  // namespace dstrain

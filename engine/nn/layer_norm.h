@@ -10,6 +10,7 @@
 
 #include "engine/kernels/parameter.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/norm_run.h"
 
 namespace dstrain {
 
@@ -28,7 +29,13 @@ class LayerNorm {
                                                           const std::optional<at::Tensor>& delta_MD,
                                                           const at::Tensor& maxima = {});
 
-  [[nodiscard]] std::int64_t width() const { return weight_.shape.front(); }
+  /// norm(x + delta) of each row, or of each pixel's channels, or its cost; `terms` are x, or x and
+  /// delta. `keeps_output`: what follows keeps that, and it counts here.
+  [[nodiscard]] Features run(LayerPass& pass, const std::vector<Features>& terms,
+                             bool keeps_output = false) {
+    return run_norm(*this, pass, terms, keeps_output);
+  }
+
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});
   }

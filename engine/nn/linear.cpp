@@ -66,6 +66,20 @@ at::Tensor Linear::forward(const ops::Measured& x_MK, const Call& call) {
   return with_bias(ops::reduce_scatter_rows(product(x_MK, nullptr, call), summing(call)));
 }
 
+Features Linear::run(LayerPass& pass, const Features& x) {
+  if (pass.costs == nullptr) return {.tensor = forward(x.tensor, pass.call)};
+  Features made = x.sized({x.rows(), weight_.shape[0]});
+  LayerCost layer = cost(x.rows(), pass.costs->compute_bytes(), /*input_is_kept=*/x.counted);
+  const Flops flops = layer.forward_flops;
+  const Bytes moved =
+                  layer.saved_bytes + made.bytes() + layer.parameters * pass.costs->compute_bytes(),
+              gradient = layer.parameters * kFloatBytes;
+  pass.costs->add(
+      std::move(layer), {{.products = flops, .bytes = moved}},
+      {{.products = flops, .bytes = moved}, {.products = flops, .bytes = moved + gradient}});
+  return made;
+}
+
 at::Tensor Linear::forward_of_gathered(const ops::Measured& x_mK, const Call& call) {
   DSTRAIN_CHECK(!cut_.columns(), parts_.at(0).name + ": gathered rows of cut columns");
   return has_adapters() ? forward(gathered(x_mK, call), call)

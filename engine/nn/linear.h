@@ -10,7 +10,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/mesh/split.h"
-#include "engine/nn/call.h"
+#include "engine/nn/layer_pass.h"
 #include "engine/nn/low_rank.h"
 #include "engine/program/cost.h"
 
@@ -55,7 +55,9 @@ class Linear {
 
   /// x [M, K] -> [M, N], N over all parts.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_MK, const Call& call = {});
-  /// The same of the rows of all tensor ranks: x [m, K] -> [M, N]; without others that of x.
+  /// forward() of a whole map, or its cost.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x);
+  /// x [M, K] -> [M, N] of the rows of all tensor ranks: x [m, K]; without others that of x.
   [[nodiscard]] at::Tensor forward_of_gathered(const ops::Measured& x_mK, const Call& call);
   /// Room for the maxima of x, which is like `x`, or undefined (ops::maxima_for): ranks that gather
   /// x from others do not know them.

@@ -67,11 +67,17 @@ void Lstm::add_parameters(std::vector<Parameter*>& list) {
                 {&layer.of_input, &layer.of_state, &layer.input_bias, &layer.state_bias});
 }
 
-void Lstm::add_costs(ImageCosts& costs, std::int64_t samples, std::int64_t steps,
-                     int compute_bytes) const {
+Features Lstm::run(LayerPass& pass, const Features& x, std::int64_t steps) {
+  if (pass.costs == nullptr) return {.tensor = forward(x.tensor, x.tensor.size(0) / steps)};
+  add_cost(*pass.costs, x.rows(), steps);
+  return x.sized({x.rows() / steps, width_});
+}
+
+void Lstm::add_cost(LayerCosts& costs, std::int64_t rows, std::int64_t steps) const {
+  const std::int64_t samples = rows / steps;
+  const int compute_bytes = costs.compute_bytes();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const Layer& layer = layers_[l];
-    const std::int64_t rows = samples * steps;
     const Bytes products = rows * kGates * width_ * compute_bytes,
                 input = rows * layer.inputs * compute_bytes, states = rows * width_ * compute_bytes,
                 cells = rows * width_ * static_cast<Bytes>(kFloatBytes);

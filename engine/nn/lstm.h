@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/kernels/parameter.h"
-#include "engine/nn/image_costs.h"
+#include "engine/nn/layer_pass.h"
 
 namespace dstrain {
 
@@ -27,10 +27,12 @@ class Lstm {
 
   void add_parameters(std::vector<Parameter*>& list);
   [[nodiscard]] std::int64_t width() const { return width_; }
-  void add_costs(ImageCosts& costs, std::int64_t samples, std::int64_t steps,
-                 int compute_bytes) const;
+  /// forward() of samples of `steps` steps, or its cost.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, std::int64_t steps);
 
  private:
+  void add_cost(LayerCosts& costs, std::int64_t rows, std::int64_t steps) const;
+
   struct Layer {
     std::int64_t inputs = 0;
     Parameter of_input, of_state, input_bias, state_bias;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/nn/gathered.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
@@ -21,6 +22,22 @@ at::Tensor Mlp::forward(const ops::Measured& x_mD, const Call& call) {
     return down_.forward(up_.forward_gelu(gathered(x_mD, call).rows, kind_, call), call);
   const at::Tensor z_MF = ops::linear_of_gathered(x_mD, up_.weight(), nullptr, call.tensor());
   return down_.forward_of_gelu(z_MF, *up_.bias(), kind_, call);
+}
+
+Features Mlp::run(LayerPass& pass, const Features& x) {
+  if (pass.costs == nullptr)
+    return {.tensor = forward(x.tensor.view({-1, width_}), pass.call).view(x.tensor.sizes())};
+  const int compute_bytes = pass.costs->compute_bytes();
+  for (LayerCost& layer : layers(x.rows(), compute_bytes)) {
+    const Bytes moved =
+        2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes;
+    const Flops flops = layer.forward_flops;
+    pass.costs->add(std::move(layer), {{.products = flops, .bytes = moved}},
+                    {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
+  }
+  const Workspace inside = workspace(x.rows(), compute_bytes);
+  pass.costs->hold(inside.forward + x.bytes(), inside.backward + 2 * x.bytes());
+  return x.sized(x.size.shape);
 }
 
 bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }

@@ -25,6 +25,9 @@ class Mlp {
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
+  /// forward() of each pixel or row, or its cost beside the input's gradient by a
+  /// residual.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x);
   /// Room for the maxima of its input, which is like `x`, or undefined (ops::maxima_for).
   [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
     return up_.maxima_for_input(x_mD, call);

@@ -138,7 +138,7 @@ class PreNormLayer final : public Block {
     if constexpr (kExperts) mlp_.rehearse(shape.micro_batch * place_.tokens, compute, gradients);
   }
 
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override {
     const std::int64_t rows = shape.micro_batch * place_.tokens,
                        own_rows = rows / place_.tensor.count;
     const Bytes whole = rows * place_.width * shape.compute_bytes;       // one [M, D]

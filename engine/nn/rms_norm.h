@@ -10,6 +10,7 @@
 
 #include "engine/kernels/ops.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/norm_run.h"
 
 namespace dstrain {
 
@@ -32,6 +33,12 @@ class RmsNorm {
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x_MD,
                                                           const std::optional<at::Tensor>& delta_MD,
                                                           const at::Tensor& maxima = {});
+
+  /// As LayerNorm::run().
+  [[nodiscard]] Features run(LayerPass& pass, const std::vector<Features>& terms,
+                             bool keeps_output = false) {
+    return run_norm(*this, pass, terms, keeps_output);
+  }
 
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&weight_); }
 

@@ -1,6 +1,10 @@
 #include "engine/nn/squeeze_excite.h"
 
 #include <cmath>
+#include <utility>
+
+#include "engine/nn/image_operations.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 namespace {
@@ -20,9 +24,28 @@ SqueezeExcite::SqueezeExcite(const std::string& prefix, std::int64_t channels,
       reduce_(channel_map(prefix + ".fc1", channels, options.squeezed)),
       expand_(channel_map(prefix + ".fc2", options.squeezed, channels)) {}
 
-ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expanded,
-                                    const ImageShape& input, const Conv& project) const {
-  const std::int64_t samples = input.samples;
+ops::ExciteCall SqueezeExcite::call() {
+  return {.reduce = reduce_.weight(),
+          .reduce_bias = *reduce_.bias(),
+          .expand = expand_.weight(),
+          .expand_bias = *expand_.bias(),
+          .activation = options_.activation,
+          .gate = options_.gate};
+}
+
+Features SqueezeExcite::run(LayerPass& pass, const Features& x, BatchNorm* before,
+                            ConvNorm& depthwise, Conv& project) {
+  if (pass.costs == nullptr)
+    return {.tensor = depthwise.norm.forward_excited(x.tensor, pass.call, depthwise.conv, before,
+                                                     call(), project)};
+  const Features spread =
+      depthwise.norm.counted_depthwise(*pass.costs, x, depthwise.conv, before, /*excited=*/true);
+  return counted(*pass.costs, x, spread, project);
+}
+
+Features SqueezeExcite::counted(LayerCosts& costs, const Features& expanded, const Features& x,
+                                const Conv& project) const {
+  const std::int64_t samples = x.image().samples;
   // One kernel forward, which takes as long as two: one map waits for the other. Backward, such a
   // one for the gradients of the means and one for those of the maps, and one that takes them to
   // the norm. Each sample reads both maps.
@@ -30,19 +53,34 @@ ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expande
   Bytes maps = 0;
   for (const Linear* map : {&reduce_, &expand_}) {
     LayerCost layer = map->cost(samples, costs.compute_bytes(), /*input_is_kept=*/true);
-    put_nothing_off(layer);
     flops += layer.forward_flops;
     maps += samples * layer.parameters * costs.compute_bytes();
     costs.add(std::move(layer));
   }
   // The means, and in fp32 what is between the two maps and the gates.
   costs.add({.name = reduce_.parts().front().name + ".gates",
-             .saved_bytes =
-                 costs.bytes({samples, 1, 1, input.channels}) +
-                 samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)},
+             .saved_bytes = samples * x.columns() * costs.compute_bytes() +
+                            samples * (options_.squeezed + x.columns()) * kFloatBytes},
             {{.products = flops, .bytes = maps, .launches = 2}},
             {{.products = flops, .bytes = maps, .launches = 2}, {.launches = 2}, {}});
-  return costs.excited_conv(project, expanded, input);
+  // The means, then the product of the input times the gate of its sample's channel; the depthwise
+  // norm has the passes that scale that, in backward once more.
+  const Features output = x.as(project.output(x.image()));
+  LayerCost layer = project.cost(x.image());
+  const Flops product = layer.forward_flops;
+  const Bytes in = x.bytes(), out = output.bytes(),
+              weight = project.shape().weight_elements() * costs.compute_bytes(),
+              gradient = project.shape().weight_elements() * kFloatBytes;
+  std::vector<KernelCost> backward;
+  if (project.weight().trainable)
+    backward = {{.products = product, .bytes = in + out + gradient}, {}};
+  backward.push_back({.products = product, .bytes = out + weight + in});
+  const KernelCost means{.vector = kNormOperations * static_cast<double>(x.image().elements()),
+                         .bytes = in};
+  costs.add(std::move(layer), {means, {.products = product, .bytes = in + weight + out}},
+            std::move(backward));
+  costs.hold(in + out, expanded.bytes() + in + out);
+  return output;
 }
 
 }  // namespace dstrain

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
 #include <vector>
 
 #include "engine/kernels/excite/excite.h"
-#include "engine/nn/conv.h"
-#include "engine/nn/image_costs.h"
+#include "engine/nn/conv_norm.h"
+#include "engine/nn/layer_pass.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
@@ -27,26 +25,21 @@ class SqueezeExcite {
   SqueezeExcite(const std::string& prefix, std::int64_t channels,
                 const SqueezeExciteOptions& options);
 
-  /// For BatchNorm::forward_excited.
-  [[nodiscard]] ops::ExciteCall call() {
-    return {.reduce = reduce_.weight(),
-            .reduce_bias = *reduce_.bias(),
-            .expand = expand_.weight(),
-            .expand_bias = *expand_.bias(),
-            .activation = options_.activation,
-            .gate = options_.gate};
-  }
+  /// BatchNorm::forward_excited() of `depthwise` and of `project`, or its cost; `before` as there.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, BatchNorm* before,
+                             ConvNorm& depthwise, Conv& project);
 
   void add_parameters(std::vector<Parameter*>& list) {
     reduce_.add_parameters(list);
     expand_.add_parameters(list);
   }
-  /// Costs of the gates and of `project` behind them. `expanded` and `input`: what the depthwise
-  /// convolution reads and gives.
-  ImageShape add_costs(ImageCosts& costs, const ImageShape& expanded, const ImageShape& input,
-                       const Conv& project) const;
 
  private:
+  [[nodiscard]] ops::ExciteCall call();
+  /// Costs of the gates, and of `project` behind them. `expanded` and `x`: what the depthwise
+  /// convolution reads and gives.
+  [[nodiscard]] Features counted(LayerCosts& costs, const Features& expanded, const Features& x,
+                                 const Conv& project) const;
   SqueezeExciteOptions options_;
   Linear reduce_, expand_;
 };

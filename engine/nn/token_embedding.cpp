@@ -3,8 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <utility>
+
 #include "engine/comm/communicator.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/layer_cost.h"
 #include "engine/nn/tensor_exchanges.h"
 
 namespace dstrain {
@@ -45,8 +48,19 @@ at::Tensor TokenEmbedding::rows_of(const at::Tensor& tokens_BT, const Call& call
   return ops::embed_tokens(tokens_BT.flatten().narrow(0, tensor_.index * own, own), table_);
 }
 
-void TokenEmbedding::add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const {
-  if (table_.cut == Cut::tensor) add_reduce_scatter_rows(list, bytes, width, table_.trainable);
+Features TokenEmbedding::run(LayerPass& pass, const Features& tokens_BT) {
+  if (pass.costs == nullptr) return {.tensor = forward(tokens_BT.tensor, pass.call)};
+  LayerCosts& costs = *pass.costs;
+  const std::int64_t own = tokens_BT.rows() * tokens_BT.columns() / tensor_.count;
+  Features rows{.size = {{own, table_.shape.at(1)}, costs.compute_bytes()}};
+  LayerCost layer{.name = layer_name_of(table_)};
+  count(table_, layer);
+  costs.add(std::move(layer));
+  if (table_.cut == Cut::tensor)
+    add_reduce_scatter_rows(costs.exchanges(), rows.bytes() * tensor_.count, costs.compute_bytes(),
+                            table_.trainable);
+  costs.hold(0, rows.bytes());  // their gradient
+  return rows;
 }
 
 }  // namespace dstrain

@@ -8,7 +8,7 @@
 
 #include "engine/mesh/split.h"
 #include "engine/nn/call.h"
-#include "engine/nn/layer_cost.h"
+#include "engine/nn/layer_pass.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
@@ -35,14 +35,8 @@ class TokenEmbedding {
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens_BT, const Call& call = {});
 
   [[nodiscard]] Parameter& table() { return table_; }
-  /// It keeps the tokens, which belong to the batch.
-  [[nodiscard]] LayerCost cost() const {
-    LayerCost cost{.name = layer_name_of(table_)};
-    count(table_, cost);
-    return cost;
-  }
-  /// Exchanges of a cut table; `bytes` of the rows of all ranks.
-  void add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const;
+  /// forward() or its cost. It keeps the tokens, which belong to the batch.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& tokens_BT);
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&table_); }
 
  private:

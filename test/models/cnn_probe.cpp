@@ -23,8 +23,8 @@
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 
-/// cnn_probe list MODEL...: config.json of each MODEL for 1000 classes, and its tensors, one a line:
-/// the model and its config.json, or the model, our name, timm's, and their shapes.
+/// cnn_probe list MODEL...: config.json of each MODEL for 1000 classes, and its tensors, one a
+/// line: the model and its config.json, or the model, our name, timm's, and their shapes.
 ///
 /// cnn_probe run MODEL IMAGE_SIZE CLASSES WEIGHTS INPUT OUTPUT EXPORT EXPORT_TIMM: reads the folder
 /// WEIGHTS; INPUT has images [steps, B, C, H, W] and labels [steps, B], both fp32. Writes to OUTPUT
@@ -101,8 +101,10 @@ at::Tensor logits_of(Model& model, const Batch& batch, Mode mode) {
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
     state = model.blocks[i]->forward(state, batch, context);
   Block& head = *model.blocks.back();
-  if (auto* lstm = dynamic_cast<LstmHead*>(&head)) return lstm->logits(state, batch, context);
-  return dynamic_cast<ImageHead&>(head).logits(state, Call::of(batch, context));
+  LayerPass pass{.call = Call::of(batch, context)};
+  const Features x{.tensor = state.at(0)};
+  if (auto* lstm = dynamic_cast<LstmHead*>(&head)) return lstm->run_logits(pass, x).tensor;
+  return dynamic_cast<ImageHead&>(head).run_logits(pass, x).tensor;
 }
 
 void probe(Model model, const std::string& weights, const std::string& input,

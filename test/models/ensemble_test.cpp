@@ -88,8 +88,10 @@ TEST_CASE("an ensemble has the loss and the gradients of its members' weighted a
     Tensors x;
     for (std::size_t b = 0; b + 1 < member.blocks.size(); ++b)
       x = member.blocks[b]->forward(x, batch, context);
-    at::Tensor own =
-        dynamic_cast<ImageHead&>(*member.blocks.back()).logits(x, Call::of(batch, context));
+    LayerPass pass{.call = Call::of(batch, context)};
+    at::Tensor own = dynamic_cast<ImageHead&>(*member.blocks.back())
+                         .run_logits(pass, {.tensor = x.at(0)})
+                         .tensor;
     if (average == EnsembleAverage::probabilities) own = own.softmax(-1);
     own = own * (config.member_weights[m] / 3.5);
     mean = m == 0 ? own : mean + own;

@@ -28,9 +28,7 @@ class Counters final : public Block {
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch&, const BlockContext&) override {
     return input;
   }
-  [[nodiscard]] BlockCost cost(const BatchShape&) const override {
-    return {.name = name_, .groups = {}};
-  }
+  [[nodiscard]] BlockCost cost(const BatchShape&) override { return {.name = name_, .groups = {}}; }
 
   BlockState mean{.part = {"norm.running_mean", {3}}, .initial = 0.5};
   BlockState count{.part = {"norm.counts", {2}}, .type = at::kLong};

@@ -102,7 +102,7 @@ class Stem final : public Block {
   [[nodiscard]] Tensors forward(const Tensors&, const Batch& batch, const BlockContext&) override {
     return {linear_.forward_gelu(batch.images, ops::Gelu::erf)};
   }
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override {
     return plain_cost(name_, shape, kWidth);
   }
 
@@ -131,7 +131,7 @@ class Head final : public Block {
     return {ops::softmax_cross_entropy(logits, batch.labels, batch.weights, context.label_smoothing,
                                        context.totals.narrow(0, 0, kBalanceTotal))};
   }
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override {
     return plain_cost(name_, shape, kClasses);
   }
 
@@ -174,7 +174,7 @@ Tensors NormLayer::forward(const Tensors& input, const Batch& batch, const Block
   return {Normalise::apply(x_BD, mask, of, ranks)};
 }
 
-BlockCost NormLayer::cost(const BatchShape& shape) const {
+BlockCost NormLayer::cost(const BatchShape& shape) {
   BlockCost cost = plain_cost(name_, shape, kWidth);
   cost.exchanges = {{.op = CommOp::all_reduce,
                      .axis = CommAxis::batch,

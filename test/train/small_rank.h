@@ -30,7 +30,7 @@ class NormLayer final : public Block {
   [[nodiscard]] std::vector<BlockState*> state() override { return {&mean_, &variance_, &count_}; }
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
   std::vector<Mode> modes;  ///< of all forwards so far
 

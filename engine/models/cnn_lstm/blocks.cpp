@@ -2,10 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 
-#include "engine/base/stable_hash.h"
-#include "engine/kernels/activation/ops_dropout.h"
-#include "engine/models/image/class_loss.h"
-#include "engine/nn/call.h"
+#include "engine/nn/class_loss.h"
+#include "engine/nn/image_layers.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -28,13 +26,14 @@ Tensors TrunkBlock::forward(const Tensors& input, const Batch& batch, const Bloc
   return block_->forward(input, batch_of_frames(batch, frames_), context);
 }
 
-BlockCost TrunkBlock::cost(const BatchShape& shape) const {
+BlockCost TrunkBlock::cost(const BatchShape& shape) {
   return block_->cost(shape_of_frames(shape, frames_));
 }
 
 LstmHead::LstmHead(std::unique_ptr<ImageHead> trunk, std::int64_t frames, Lstm lstm,
                    Linear classifier, double dropout)
-    : name_("lstm"),
+    : LayeredBlock(Works::on_images),
+      name_("lstm"),
       trunk_(std::move(trunk)),
       frames_(frames),
       lstm_(std::move(lstm)),
@@ -48,30 +47,19 @@ std::vector<Parameter*> LstmHead::parameters() {
   return matrices_first(std::move(list));
 }
 
-at::Tensor LstmHead::logits(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  const at::Tensor features =
-      trunk_->pooled(input, Call::of(batch_of_frames(batch, frames_), context));
-  at::Tensor last = lstm_.forward(features, features.size(0) / frames_);
-  if (dropout_ > 0 && context.dropout_seed.defined() && Call::of(batch, context).trains())
-    last = ops::dropout(last, {.share = dropout_,
-                               .seed = context.dropout_seed,
-                               .place = stable_hash(name_ + ".dropout")});
-  return classifier_.forward(last);
+std::vector<BoundaryTensor> LstmHead::input_sizes(const BatchShape& shape) const {
+  return trunk_->input_sizes(shape_of_frames(shape, frames_));
 }
 
-Tensors LstmHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  return {class_loss(logits(input, batch, context), batch, context)};
+Features LstmHead::run_logits(LayerPass& pass, const Features& x) {
+  LayerPass of_frames = pass;
+  if (pass.call.valid.defined()) of_frames.call.valid = pass.call.valid * frames_;
+  const Features last = lstm_.run(pass, trunk_->run_pooled(of_frames, x), frames_);
+  return classifier_.run(pass, dropout(pass, last, pass.drop(dropout_, name_ + ".dropout")));
 }
 
-BlockCost LstmHead::cost(const BatchShape& shape) const {
-  ImageCosts costs = trunk_->pooled_costs(shape_of_frames(shape, frames_));
-  const std::int64_t samples = shape.micro_batch, classes = classifier_.parts().front().rows;
-  lstm_.add_costs(costs, samples, frames_, shape.compute_bytes);
-  costs.linear(classifier_, samples);
-  costs.add(class_loss_cost(samples, classes, shape.compute_bytes));
-  BlockCost cost = costs.finish({{{}, kFloatBytes}});
-  cost.name = name_;
-  return cost;
+std::vector<Features> LstmHead::run(LayerPass& pass, const std::vector<Features>& input) {
+  return {class_loss(pass, run_logits(pass, input.at(0)))};
 }
 
 }  // namespace dstrain

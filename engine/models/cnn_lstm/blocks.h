@@ -28,7 +28,7 @@ class TrunkBlock final : public Block {
   [[nodiscard]] std::vector<BlockState*> state() override { return block_->state(); }
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) override;
 
  private:
   std::unique_ptr<ImageBlock> block_;
@@ -36,7 +36,7 @@ class TrunkBlock final : public Block {
 };
 
 /// What the trunk's head has before its linear maps, LSTM, classifier, loss.
-class LstmHead final : public Block {
+class LstmHead final : public LayeredBlock {
  public:
   LstmHead(std::unique_ptr<ImageHead> trunk, std::int64_t frames, Lstm lstm, Linear classifier,
            double dropout);
@@ -44,13 +44,15 @@ class LstmHead final : public Block {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] std::vector<BlockState*> state() override { return trunk_->state(); }
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors& input, const Batch& batch) const override {
+    return trunk_->input_of(input, batch);
+  }
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override;
 
-  /// {x of B * T images} -> [B, classes].
-  [[nodiscard]] at::Tensor logits(const Tensors& input, const Batch& batch,
-                                  const BlockContext& context);
+  /// x of B * T images -> [B, classes].
+  [[nodiscard]] Features run_logits(LayerPass& pass, const Features& x);
 
  private:
   std::string name_;

@@ -22,11 +22,8 @@ class PatchConv final : public ImageBlock {
         norm_(std::move(norm)) {}
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
-  /// What it hands on of a sample.
-  [[nodiscard]] FeatureSize output() const;
+  using ImageBlock::run;
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) override;
 
  private:
   bool norm_first_;
@@ -49,9 +46,8 @@ class ConvNextBlock final : public ImageBlock {
   ConvNextBlock(const std::string& name, const FeatureSize& input, ConvNextLayers layers);
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  using ImageBlock::run;
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) override;
 
  private:
   ConvNextLayers layers_;

@@ -57,7 +57,8 @@ Model member_model(const ModelConfig& recipe, const std::string& name, const Mod
 
 Model ensemble_model(const ModelConfig& recipe, const ModelFamily&, const ModelInputs& inputs) {
   check_members(recipe);
-  const EnsembleMean mean = {.weights = shares_of(recipe), .average = recipe.average};
+  const LogitsMean mean = {.weights = shares_of(recipe),
+                           .of_probabilities = recipe.average == EnsembleAverage::probabilities};
   Model ensemble;
   for (std::size_t m = 0; m < recipe.members.size(); ++m) {
     Model model = member_model(recipe, recipe.members[m], inputs);

@@ -80,7 +80,8 @@ Model gpt2_model(const ModelConfig& recipe, const ModelFamily& family, const Mod
   Blocks blocks;
   auto stem = std::make_unique<TokenStem>(
       "transformer.wte", shape, initial(config), /*scale=*/1, std::nullopt,
-      TokenEmbedding("transformer.wpe", config.positions, config.width, initial(config)));
+      LearntPositions("transformer.wpe", config.positions, config.width, initial(config),
+                      shape.tensor));
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, inputs, i));

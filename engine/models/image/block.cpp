@@ -13,9 +13,14 @@ void ImageBlock::put_under(const std::string& prefix) {
   for (BlockState* state : this->state()) state->part.name.insert(0, prefix);
 }
 
-at::Tensor ImageBlock::input_of(const Tensors& input, const Batch& batch) const {
+FeatureSize ImageBlock::output() {
+  const Features made{.size = output_sizes({.micro_batch = 1}).at(0)};
+  return {made.image().height, made.image().width, made.image().channels};
+}
+
+Tensors ImageBlock::input_of(const Tensors& input, const Batch& batch) const {
   DSTRAIN_CHECK(input.size() == (stem_ ? 0u : 1u), name_ + ": wrong number of inputs");
-  return stem_ ? batch.images.permute({0, 2, 3, 1}) : input[0];
+  return {stem_ ? batch.images.permute({0, 2, 3, 1}) : input[0]};
 }
 
 }  // namespace dstrain

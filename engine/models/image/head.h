@@ -32,27 +32,18 @@ class ImageHead final : public ImageBlock {
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] std::vector<BlockState*> state() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  using ImageBlock::run;
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) override;
 
   /// What it pools: of the convolution before the pool, or of the input.
   [[nodiscard]] std::vector<Parameter*> pooled_parameters();
   [[nodiscard]] std::int64_t pooled_channels() const;
-  /// Means over the image of what it pools: {x} -> [B, channels].
-  [[nodiscard]] at::Tensor pooled(const Tensors& input, const Call& call);
-  [[nodiscard]] ImageCosts pooled_costs(const BatchShape& shape) const;
-
-  /// {x} -> [B, classes].
-  [[nodiscard]] at::Tensor logits(const Tensors& input, const Call& call);
-  /// Costs of all that stands before the logits.
-  [[nodiscard]] ImageCosts logits_costs(const BatchShape& shape) const;
+  /// Means over the image of what it pools: x -> [B, channels].
+  [[nodiscard]] Features run_pooled(LayerPass& pass, const Features& x);
+  /// x -> [B, classes].
+  [[nodiscard]] Features run_logits(LayerPass& pass, const Features& x);
 
  private:
-  [[nodiscard]] at::Tensor features(const at::Tensor& x_BHWC) const;
-  /// `place`: which of the head's dropouts.
-  [[nodiscard]] at::Tensor drop(const at::Tensor& x, std::size_t place, const Call& call) const;
-
   HeadLayers layers_;
 };
 

@@ -1,6 +1,5 @@
 #include "engine/models/image/inverted_residual.h"
 
-#include "engine/base/stable_hash.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -22,38 +21,19 @@ std::vector<BlockState*> InvertedResidual::state() {
   return list;
 }
 
-Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
-                                  const BlockContext& context) {
-  const Call call = Call::of(batch, context);
-  const at::Tensor x = input_of(input, batch);
+Features InvertedResidual::run(LayerPass& pass, const Features& x) {
   auto& [expand, depthwise, excite, project, residual, share] = layers_;
   const ops::ResidualGradient left =
-      residual && expand ? ops::ResidualGradient(x) : ops::ResidualGradient();
-  const at::Tensor h = expand ? expand->conv.forward(x, ops::ImageActivation::none, left) : x;
+      residual && expand ? ops::ResidualGradient(x.tensor) : ops::ResidualGradient();
+  const Features h = expand ? expand->conv.run(pass, x, ops::ImageActivation::none, left) : x;
   BatchNorm* before = expand ? &expand->norm : nullptr;
-  const at::Tensor p =
+  const Features p =
       excite
-          ? depthwise.norm.forward_excited(h, call, depthwise.conv, before, excite->call(),
-                                           project.conv)
-          : project.conv.forward(depthwise.norm.forward_depthwise(h, call, depthwise.conv, before));
-  ops::DropMask drop;
-  if (drops() && call.trains() && call.dropout_seed.defined()) {
-    drop = {.share = share, .seed = call.dropout_seed, .place = stable_hash(name() + ".drop_path")};
-  }
-  return {project.norm.forward(p, call, residual ? x : at::Tensor(), left, drop)};
-}
-
-BlockCost InvertedResidual::cost(const BatchShape& shape) const {
-  ImageShape image = input_shape(shape);
-  ImageCosts costs(name(), image, shape.compute_bytes);
-  const auto& [expand, depthwise, excite, project, residual, share] = layers_;
-  if (expand) image = costs.conv(expand->conv, image, /*kept=*/true);
-  const ImageShape expanded = image;
-  image = costs.depthwise_norm(expand ? &expand->norm : nullptr, depthwise.conv, depthwise.norm,
-                               image, excite.has_value());
-  image = excite ? excite->add_costs(costs, expanded, image, project.conv)
-                 : costs.conv(project.conv, image, /*kept=*/false);
-  return costs.finish(costs.norm(project.norm, image, residual));
+          ? excite->run(pass, h, before, depthwise, project.conv)
+          : project.conv.run(pass, depthwise.norm.run_depthwise(pass, h, depthwise.conv, before));
+  if (!residual) return project.norm.run(pass, p);
+  return project.norm.run(
+      pass, p, {.residual = &x, .left = left, .drop = pass.drop(share, name() + ".drop_path")});
 }
 
 }  // namespace dstrain

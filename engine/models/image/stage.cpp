@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/kernels/pool/ops_norm_pool.h"
+#include "engine/nn/image_layers.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -30,53 +31,20 @@ bool ConvStage::pools_in_layer() const {
          (!norm || norm->activation() == ops::ImageActivation::relu);
 }
 
-Tensors ConvStage::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  const Call call = Call::of(batch, context);
-  at::Tensor x = input_of(input, batch);
+Features ConvStage::run(LayerPass& pass, const Features& input) {
+  Features x = input;
+  const std::string pool_name = name() + ".pool";
   for (Layer& layer : layers_) {
     const bool pools = &layer == &layers_.back() && pools_in_layer();
     if (layer.norm) {
-      x = layer.conv.forward(x);
-      x = pools ? layer.norm->forward_pool(x, call, *pool_) : layer.norm->forward(x, call);
+      x = layer.conv.run(pass, x);
+      x = pools ? layer.norm->run_pool(pass, x, *pool_, pool_name) : layer.norm->run(pass, x);
     } else {
-      x = pools ? layer.conv.forward_pool(x, *pool_)
-                : layer.conv.forward(x, ops::ImageActivation::relu);
+      x = pools ? layer.conv.run_pool(pass, x, *pool_, pool_name)
+                : layer.conv.run(pass, x, ops::ImageActivation::relu);
     }
   }
-  return {pool_ && !pools_in_layer() ? ops::max_pool(x, *pool_) : x};
-}
-
-ImageShape ConvStage::add_costs(ImageCosts& costs, ImageShape shape) const {
-  using enum ImageCosts::After;
-  bool first = true;
-  for (const Layer& layer : layers_) {
-    const bool pools = &layer == &layers_.back() && pools_in_layer();
-    shape = costs.conv(layer.conv, shape, std::exchange(first, false),
-                       layer.norm ? nothing
-                       : pools    ? relu_and_pool
-                                  : relu);
-    if (pools) {
-      shape =
-          costs.relu_max_pool(name() + ".pool", *pool_, shape, layer.norm ? &*layer.norm : nullptr);
-    } else if (layer.norm) {
-      shape = costs.norm(*layer.norm, shape);
-    }
-  }
-  return pool_ && !pools_in_layer()
-             ? costs.max_pool(name() + ".pool", *pool_, shape, !layers_.back().norm)
-             : shape;
-}
-
-BlockCost ConvStage::cost(const BatchShape& shape) const {
-  ImageCosts costs(name(), input_shape(shape), shape.compute_bytes);
-  return costs.finish(add_costs(costs, input_shape(shape)));
-}
-
-FeatureSize ConvStage::output() const {
-  const ImageShape input = input_shape({.micro_batch = 1});
-  ImageCosts unused(name(), input, 1);
-  const ImageShape output = add_costs(unused, input);
-  return {output.height, output.width, output.channels};
+  return pool_ && !pools_in_layer() ? max_pool(pass, x, *pool_, pool_name) : x;
 }
 
 }  // namespace dstrain

@@ -24,14 +24,10 @@ class ConvStage final : public ImageBlock {
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] std::vector<BlockState*> state() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
-  /// What it hands on of a sample.
-  [[nodiscard]] FeatureSize output() const;
+  using ImageBlock::run;
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) override;
 
  private:
-  ImageShape add_costs(ImageCosts& costs, ImageShape shape) const;
   /// The pool is part of the last layer's operator, which has a ReLU.
   [[nodiscard]] bool pools_in_layer() const;
 

@@ -21,9 +21,8 @@ class ResidualBlock final : public ImageBlock {
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] std::vector<BlockState*> state() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  using ImageBlock::run;
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x) override;
 
  private:
   std::vector<ConvNorm> branch_;

@@ -1,25 +1,18 @@
 #include "engine/models/vit/model.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/comm/communicator.h"
-#include "engine/kernels/ops.h"
-#include "engine/kernels/tensor/ops_tensor.h"
-#include "engine/models/image/class_loss.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
+#include "engine/nn/class_loss.h"
 #include "engine/nn/gated_mlp.h"
-#include "engine/nn/layer_cost.h"
 #include "engine/nn/mlp.h"
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/pre_norm_layer.h"
-#include "engine/nn/tensor_exchanges.h"
 
 namespace dstrain {
 namespace {
@@ -124,16 +117,19 @@ void require_vit_splits(const VitConfig& config, const ModelFamily& family,
 }  // namespace
 
 VitStem::VitStem(const VitConfig& config, const VitKind& kind, const AxisPart& tensor)
-    : name_(kind.names.stem),
-      config_(config),
-      tensor_(tensor),
-      tokens_(kind.tokens(config)),
-      first_(kind.first_tokens()),
-      first_tokens_(embedding(first_token_pieces(config, kind), config.init_std)),
-      positions_(embedding(position_pieces(config, kind), config.init_std)),
-      projection_({{kind.names.projection, config.width}},
-                  {config.channels, config.patch_size, config.patch_size}, initial(config),
-                  kind.patch_bias),
+    : LayeredBlock(Works::on_tokens),
+      name_(kind.names.stem),
+      shape_{.image_size = config.image_size,
+             .patch_size = config.patch_size,
+             .channels = config.channels,
+             .position_side = config.position_side(),
+             .first_tokens = kind.first_tokens()},
+      embedding_(shape_,
+                 Linear({{kind.names.projection, config.width}},
+                        {config.channels, config.patch_size, config.patch_size}, initial(config),
+                        kind.patch_bias),
+                 embedding(first_token_pieces(config, kind), config.init_std),
+                 embedding(position_pieces(config, kind), config.init_std), tensor),
       norm_(norm_named(kind.names.first_norm, config)) {
   if (kind.unread == nullptr) return;
   for (const UnreadTensor& tensor_of_files : kind.unread(config))
@@ -143,9 +139,7 @@ VitStem::VitStem(const VitConfig& config, const VitKind& kind, const AxisPart& t
 
 std::vector<Parameter*> VitStem::parameters() {
   std::vector<Parameter*> list;
-  if (first_ > 0) list.push_back(&first_tokens_);
-  list.push_back(&positions_);
-  projection_.add_parameters(list);
+  embedding_.add_parameters(list);
   if (norm_) norm_->add_parameters(list);
   return matrices_first(std::move(list));
 }
@@ -156,66 +150,23 @@ std::vector<BlockState*> VitStem::state() {
   return list;
 }
 
-Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
-  const std::int64_t used = config_.side() * config_.patch_size;
-  const at::Tensor patches =
-      ops::patchify(batch.images.narrow(2, 0, used).narrow(3, 0, used), config_.patch_size);
-  const at::Tensor rows = ops::embed_sequence(
-      projection_.forward(patches), batch.images.size(0), first_ > 0 ? &first_tokens_ : nullptr,
-      positions_, {.from = config_.position_side(), .to = config_.side()});
-  const at::Tensor own = ops::own_rows(rows, tensor_);
-  return {norm_ ? norm_->forward(own, std::nullopt).second : own};
+std::vector<BoundaryTensor> VitStem::input_sizes(const BatchShape& shape) const {
+  return {{{shape.micro_batch, shape_.channels, shape_.image_size, shape_.image_size},
+           shape.compute_bytes}};
 }
 
-BlockCost VitStem::cost(const BatchShape& shape) const {
-  const std::int64_t patch_rows = shape.micro_batch * config_.patches();
-  const std::int64_t pixels = config_.channels * config_.patch_size * config_.patch_size;
-  const Bytes embedded = patch_rows * config_.width * shape.compute_bytes;
-  BlockCost cost;
-  cost.name = name_;
-  LayerCost patches = projection_.cost(patch_rows, shape.compute_bytes, true);
-  patches.saved_bytes +=
-      patch_rows * pixels * shape.compute_bytes;  // rows of patches, for the weight's gradient
-  LayerCost embeddings;
-  const std::string& positions = positions_.parts.front().name;
-  if (first_ > 0) {
-    embeddings.name = first_tokens_.parts.front().name + ", ";
-    count(first_tokens_, embeddings);
-    embeddings.name += positions.substr(positions.rfind("position"));
-  } else {
-    embeddings.name = positions;
-  }
-  count(positions_, embeddings);
-  const std::int64_t rows = shape.micro_batch * tokens_;
-  cost.boundary = {{{rows / tensor_.count, config_.width}, shape.compute_bytes}};
-  std::vector<LayerCost> layers = {std::move(patches), std::move(embeddings)};
-  if (norm_) layers.push_back(norm_->cost(rows / tensor_.count, cost.boundary_bytes()));
-  cost.take(std::move(layers));
-  // The projected patches, forward until the positions are added; their gradient, and that of the
-  // sequence, backward. Of several ranks' rows, all before the own ones are taken.
-  const Bytes all_rows = tensor_.whole() ? 0 : rows * config_.width * shape.compute_bytes;
-  // The gradient of a norm's input is one more.
-  const Bytes normed = norm_ ? cost.boundary_bytes() : 0;
-  // Positions of the files and those that are added, in fp32, and products between them.
-  const std::int64_t from = config_.position_side(), to = config_.side();
-  const Bytes resized =
-      from == to ? 0 : (from * from + 2 * from * to + 2 * to * to) * config_.width * kFloatBytes;
-  // The used part of images with a rest is made dense.
-  const Bytes used =
-      config_.image_size % config_.patch_size == 0 ? 0 : patch_rows * pixels * shape.compute_bytes;
-  cost.forward_workspace = std::max({embedded, resized, used}) + all_rows;
-  cost.backward_workspace = embedded + cost.boundary_bytes() + normed + all_rows + resized;
-  return cost;
+std::vector<Features> VitStem::run(LayerPass& pass, const std::vector<Features>& input) {
+  const Features rows = embedding_.run(pass, input.at(0));
+  return {norm_ ? norm_->run(pass, {rows}) : rows};
 }
 
 VitHead::VitHead(const VitConfig& config, const VitKind& kind, const AxisPart& tensor, bool joined)
-    : name_("classifier"),
-      config_(config),
+    : LayeredBlock(Works::on_tokens),
+      name_("classifier"),
+      width_(config.width),
       pooling_(kind.pooling),
-      tensor_(tensor),
+      sample_{.tokens = kind.tokens(config), .first = kind.first_tokens(), .tensor = tensor},
       joined_(joined),
-      tokens_(kind.tokens(config)),
-      first_(kind.first_tokens()),
       norm_(norm_named(kind.names.last_norm, config)),
       classifier_({{name_, config.classes}},
                   {kind.pooling == VitPooling::both ? 2 * config.width : config.width},
@@ -233,119 +184,50 @@ std::vector<Parameter*> VitHead::parameters() {
   return matrices_first(std::move(list));
 }
 
-at::Tensor VitHead::normed_token(const Tensors& input, std::int64_t batch, Communicator* ranks) {
-  Tensors tokens;  // the norm acts on each by itself, so only the class token needs it
-  if (ranks != nullptr) {
-    const at::Tensor rows = at::arange(batch, input[0].options().dtype(at::kLong)) * tokens_;
-    for (const at::Tensor& own : input) tokens.push_back(ops::collect_rows(own, rows, ranks));
-  } else {
-    for (const at::Tensor& own : input) tokens.push_back(ops::first_token(own, batch));
-  }
-  const auto delta = joined_ ? std::nullopt : std::optional<at::Tensor>(tokens[1]);
-  return norm_->forward(tokens[0], delta).second;
-}
-
-at::Tensor VitHead::pooled(const Tensors& input, std::int64_t batch, Communicator* ranks) {
-  at::Tensor rows;
-  if (norm_) {
-    rows = norm_->forward(input[0], joined_ ? std::nullopt : std::optional(input[1])).second;
-  } else {
-    rows = joined_ ? input[0] : input[0] + input[1];
-  }
-  return ops::mean_token(ops::all_gather_rows(rows, ranks), batch, first_,
-                         pooling_ == VitPooling::both);
-}
-
-at::Tensor VitHead::of_two_heads(const Tensors& input, std::int64_t batch) {
-  Tensors tokens;
-  for (const at::Tensor& rows : input)
-    tokens.push_back(rows.view({batch, tokens_, config_.width})
-                         .narrow(1, 0, 2)
-                         .reshape({2 * batch, config_.width}));
-  const at::Tensor normed =
-      norm_->forward(tokens[0], joined_ ? std::nullopt : std::optional(tokens[1]))
-          .second.view({batch, 2, config_.width});
-  const auto of = [&](int token) { return normed.select(1, token).contiguous(); };
-  return (classifier_.forward(of(0)) + second_->forward(of(1))) / 2;
-}
-
-at::Tensor VitHead::logits(const Tensors& input, Communicator* ranks) {
+Tensors VitHead::input_of(const Tensors& input, const Batch&) const {
   DSTRAIN_CHECK(input.size() == (joined_ ? 1u : 2u), name_ + ": wrong number of inputs");
-  const std::int64_t batch = input[0].size(0) * tensor_.count / tokens_;
-  if (second_) return of_two_heads(input, batch);
-  return classifier_.forward(pooling_ == VitPooling::first_token ? normed_token(input, batch, ranks)
-                                                                 : pooled(input, batch, ranks));
+  return input;
 }
 
-Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  Communicator* ranks = context.peers.along(CommAxis::tensor);
-  // A sample of weight 0 adds nothing to loss, gradients and totals: one rank counts it.
-  const at::Tensor weights =
-      ranks == nullptr ? batch.weights : batch.weights * (ranks->rank() == 0 ? 1 : 0);
-  return {class_loss(logits(input, ranks), batch, weights, context)};
+std::vector<BoundaryTensor> VitHead::input_sizes(const BatchShape& shape) const {
+  const std::int64_t rows = shape.micro_batch * sample_.tokens / sample_.tensor.count;
+  return std::vector<BoundaryTensor>(joined_ ? 1 : 2, {{rows, width_}, shape.compute_bytes});
 }
 
-LayerCost VitHead::classes_cost(const BatchShape& shape) const {
-  // Logits and their log-sum-exp.
-  const LayerCost loss = class_loss_cost(shape.micro_batch, config_.classes, shape.compute_bytes);
-  LayerCost classes =
-      classifier_.cost(shape.micro_batch, shape.compute_bytes, pooling_ == VitPooling::first_token);
-  classes.saved_bytes += loss.saved_bytes;
-  if (second_) classes += second_->cost(shape.micro_batch, shape.compute_bytes, true);
-  // Several ranks have weights of their own.
-  if (!tensor_.whole()) classes.saved_bytes += shape.micro_batch * kFloatBytes;
-  return classes;
+Features VitHead::of_two_heads(LayerPass& pass, const std::vector<Features>& input) {
+  const std::int64_t batch = input[0].tensor.size(0) / sample_.tokens;
+  std::vector<Features> tokens;
+  for (const Features& rows : input)
+    tokens.push_back({.tensor = rows.tensor.view({batch, sample_.tokens, width_})
+                                    .narrow(1, 0, 2)
+                                    .reshape({2 * batch, width_})});
+  const at::Tensor normed = norm_->run(pass, tokens).tensor.view({batch, 2, width_});
+  const auto of = [&](int token) { return normed.select(1, token).contiguous(); };
+  return {.tensor = (classifier_.forward(of(0)) + second_->forward(of(1))) / 2};
 }
 
-BlockCost VitHead::cost(const BatchShape& shape) const {
-  if (pooling_ != VitPooling::first_token) return cost_of_mean(shape);
-  const Bytes token = shape.micro_batch * config_.width * shape.compute_bytes;
-  const Bytes stream = token * tokens_ / tensor_.count;
-  const Bytes logits = shape.micro_batch * config_.classes * shape.compute_bytes;
-  BlockCost cost;
-  cost.name = name_;
-  LayerCost classes = classes_cost(shape);
-  // Several ranks keep the numbers of the class tokens' rows.
-  if (!tensor_.whole())
-    classes.saved_bytes += shape.micro_batch * static_cast<Bytes>(sizeof(std::int64_t));
-  // Sum and output of the norm with its statistics.
-  cost.take({norm_->cost(shape.micro_batch, 2 * token), std::move(classes)});
-  cost.boundary = {{{}, kFloatBytes}};
-  // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
-  // and of what led to them.
-  for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {
-    for (int input = 0; !tensor_.whole() && input < 2; ++input)
-      cost.exchanges.push_back({.op = CommOp::all_reduce,
-                                .axis = CommAxis::tensor,
-                                .bytes = token,
-                                .width = shape.compute_bytes,
-                                .pass = pass});
+Features VitHead::run_logits(LayerPass& pass, const std::vector<Features>& input) {
+  if (second_ && pass.costs == nullptr) return of_two_heads(pass, input);
+  if (pooling_ == VitPooling::first_token) {
+    // The norm acts on each token by itself, so that only the class token needs it.
+    const Features token =
+        norm_->run(pass, first_token(pass, input, sample_), /*keeps_output=*/true);
+    if (second_) (void)second_->run(pass, token);
+    return classifier_.run(pass, token);
   }
-  cost.forward_workspace = 2 * token + 4 * shape.micro_batch * kFloatBytes;
-  cost.backward_workspace = 2 * stream + 2 * token + logits;
-  return cost;
+  const Features rows = norm_ ? norm_->run(pass, input) : sum_of(pass, input);
+  return classifier_.run(pass, mean_token(pass, rows, sample_, pooling_ == VitPooling::both));
 }
 
-BlockCost VitHead::cost_of_mean(const BatchShape& shape) const {
-  const std::int64_t rows = shape.micro_batch * tokens_, own = rows / tensor_.count;
-  const Bytes whole = rows * config_.width * shape.compute_bytes, stream = whole / tensor_.count,
-              gathered = tensor_.whole() ? 0 : whole;
-  const Bytes pooled = shape.micro_batch * 2 * config_.width * shape.compute_bytes,
-              logits = shape.micro_batch * config_.classes * shape.compute_bytes;
-  BlockCost cost;
-  cost.name = name_;
-  std::vector<LayerCost> layers;
-  // The norm keeps the sum, which is the input where nothing is added.
-  if (norm_) layers.push_back(norm_->cost(own, joined_ ? 0 : stream));
-  layers.push_back(classes_cost(shape));
-  cost.take(std::move(layers));
-  cost.boundary = {{{}, kFloatBytes}};
-  if (!tensor_.whole()) add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
-  // The normed rows or the sum, of all ranks where there are more, until their mean is taken;
-  // backward, the gradient of all of them, and that of the input.
-  cost.forward_workspace = stream + gathered + 2 * pooled + 4 * shape.micro_batch * kFloatBytes;
-  cost.backward_workspace = whole + (norm_ ? stream : 0) + gathered + 2 * pooled + logits;
-  return cost;
+at::Tensor VitHead::logits(const Tensors& input) {
+  std::vector<Features> features;
+  for (const at::Tensor& tensor : input_of(input, {})) features.push_back({.tensor = tensor});
+  LayerPass pass;
+  return run_logits(pass, features).tensor;
+}
+
+std::vector<Features> VitHead::run(LayerPass& pass, const std::vector<Features>& input) {
+  return {class_loss(pass, run_logits(pass, input), sample_.tensor)};
 }
 
 Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const VitKind& kind,

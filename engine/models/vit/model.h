@@ -1,15 +1,18 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/models/model.h"
 #include "engine/models/vit/config.h"
-#include "engine/nn/block.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/layer_norm.h"
+#include "engine/nn/layered_block.h"
 #include "engine/nn/linear.h"
+#include "engine/nn/patch_embedding.h"
+#include "engine/nn/token_pool.h"
 
 /// Vision Transformers, Dosovitskiy et al. 2021, arXiv:2010.11929, that classify images, under the
 /// names of Hugging Face files. The families that are such transformers say by a VitKind what they
@@ -20,63 +23,57 @@
 /// so that sum and layer norm are one pass. The stem returns {x} alone.
 namespace dstrain {
 
-/// Patches, first tokens, positions, perhaps a norm. Each tensor rank makes all rows, as there are
-/// few products, and hands on its own.
-class VitStem final : public Block {
+/// Patches, first tokens, positions, perhaps a norm.
+class VitStem final : public LayeredBlock {
  public:
   VitStem(const VitConfig& config, const VitKind& kind, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   /// VitKind::unread.
   [[nodiscard]] std::vector<BlockState*> state() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors&, const Batch& batch) const override {
+    return {batch.images};
+  }
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override;
 
  private:
   std::string name_;
-  VitConfig config_;
-  AxisPart tensor_;
-  std::int64_t tokens_, first_;  ///< T and F
-  Parameter first_tokens_;
-  Parameter positions_;
-  Linear projection_;
+  PatchShape shape_;
+  PatchEmbedding embedding_;
   std::optional<LayerNorm> norm_;
   std::vector<BlockState> unread_;
 };
 
-/// Last norm, what VitPooling takes of the rows, classifier, loss. What is pooled is little: each
-/// tensor rank has all of it, and the loss counts on the first.
-class VitHead final : public Block {
+/// Last norm, what VitPooling takes of the rows, classifier, loss. Each tensor rank has the logits,
+/// and the loss counts on the first.
+class VitHead final : public LayeredBlock {
  public:
   /// `joined` as LayerPlace has it.
   VitHead(const VitConfig& config, const VitKind& kind, const AxisPart& tensor = {},
           bool joined = false);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override;
+  [[nodiscard]] Tensors input_of(const Tensors& input, const Batch& batch) const override;
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override;
 
-  /// {x, delta} or their sum -> [B, classes]. `ranks` are those that have the other rows, or null.
-  [[nodiscard]] at::Tensor logits(const Tensors& input, Communicator* ranks = nullptr);
+  /// {x, delta} or their sum -> [B, classes]; of one rank.
+  [[nodiscard]] at::Tensor logits(const Tensors& input);
 
  private:
-  /// What the classifier reads of the first token, or of the mean: [B, D], or [B, 2 D] of both.
-  [[nodiscard]] at::Tensor normed_token(const Tensors& input, std::int64_t batch,
-                                        Communicator* ranks);
-  [[nodiscard]] at::Tensor pooled(const Tensors& input, std::int64_t batch, Communicator* ranks);
+  /// {x, delta} or their sum -> [B, classes].
+  [[nodiscard]] Features run_logits(LayerPass& pass, const std::vector<Features>& input);
   /// The mean of both heads' logits; of one rank, without gradients.
-  [[nodiscard]] at::Tensor of_two_heads(const Tensors& input, std::int64_t batch);
-  [[nodiscard]] BlockCost cost_of_mean(const BatchShape& shape) const;
-  [[nodiscard]] LayerCost classes_cost(const BatchShape& shape) const;
+  [[nodiscard]] Features of_two_heads(LayerPass& pass, const std::vector<Features>& input);
 
   std::string name_;
-  VitConfig config_;
+  std::int64_t width_;
   VitPooling pooling_;
-  AxisPart tensor_;
+  PooledTokens sample_;
   bool joined_;
-  std::int64_t tokens_, first_;  ///< T and F
   std::optional<LayerNorm> norm_;
   Linear classifier_;
   std::optional<Linear> second_;  ///< of the second token

@@ -8,7 +8,7 @@
 namespace dstrain {
 
 /// Shape of an image tensor, which is dense [B, H, W, C]: PyTorch's channels-last layout.
-struct ImageShape {
+struct FeatureShape {
   std::int64_t samples = 0;
   std::int64_t height = 0, width = 0;
   std::int64_t channels = 0;

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/program/cost.h"
+
+namespace dstrain {
+
+/// Whose features a block works on.
+enum class Works {
+  on_images,  ///< kernels are listed, and no gradient of a weight is put off
+  on_tokens,  ///< kernels follow from FLOPs and bytes (BlockCost::forward_kernels)
+};
+
+/// Adds up what the layers of a block cost, in the order in which they run.
+///
+/// Each tensor is counted once: a layer counts what it keeps of its input, unless that is the
+/// block's input or another layer keeps it. Kernels are those of a GPU (engine/kernels/README.md):
+/// products, and passes for statistics, for normalisation with activation, and for gradients.
+class LayerCosts {
+ public:
+  LayerCosts(std::string block, int compute_bytes, Works works);
+
+  void add(LayerCost layer, std::vector<KernelCost> forward = {},
+           std::vector<KernelCost> backward = {});
+  /// To the layer added last.
+  void add_to_last(const LayerCost& more);
+  /// For an operator that is no layer of its own.
+  void add_kernels(std::vector<KernelCost> forward, std::vector<KernelCost> backward);
+  /// Collectives of the layers, in their order.
+  [[nodiscard]] std::vector<Exchange>& exchanges() { return cost_.exchanges; }
+
+  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
+  void hold(Bytes forward, Bytes backward) { hold(forward, backward, backward); }
+  /// `backward_kept`: where outputs of activation functions are kept (BlockCost::hidden_workspace).
+  void hold(Bytes forward, Bytes backward, Bytes backward_kept);
+  /// Held all the while beside what layers hold.
+  void hold_also(Bytes forward, Bytes backward);
+
+  /// Numbers that norm sums over the ranks (BlockCost::step_sums).
+  void add_step_sums(std::int64_t numbers) { cost_.step_sums += numbers; }
+
+  [[nodiscard]] int compute_bytes() const { return compute_bytes_; }
+  [[nodiscard]] bool on_images() const { return works_ == Works::on_images; }
+  /// Cost of a block that gets `input` and hands on `output`. Layers of images leave the gradient
+  /// of `input` to this.
+  [[nodiscard]] BlockCost finish(const std::vector<BoundaryTensor>& input,
+                                 std::vector<BoundaryTensor> output);
+
+ private:
+  int compute_bytes_;
+  Works works_;
+  Bytes backward_kept_ = 0;
+  Bytes held_forward_ = 0, held_backward_ = 0;
+  BlockCost cost_;
+  std::vector<LayerCost> layers_;
+};
+
+}  // namespace dstrain
