@@ -201,7 +201,7 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
     std::vector<Program> line;
     for (int c = 0; c < without.pipeline_degree(); ++c)
       line.push_back(training_program(without, cost, strategy.options, c));
-    forms.push_back({name, simulate(line, without, cost, machine).front().step_s});
+    forms.push_back({name, longest_step(simulate(line, without, cost, machine))});
   };
   const Layout& layout = strategy.layout;
   if (layout.gather_format) {
@@ -302,7 +302,7 @@ std::optional<double> lone_step(const Strategy& strategy, const ModelCost& cost,
     }
   }
   if (!exchanges) return std::nullopt;
-  return simulate(line, strategy.layout, cost, machine).front().step_s;
+  return longest_step(simulate(line, strategy.layout, cost, machine));
 }
 
 }  // namespace
@@ -313,6 +313,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
   const auto fullest = std::ranges::max_element(
       ranks, {}, [](const Simulation& rank) { return rank.ledger.total(); });
   std::vector<PlanReport::Stage> stages = stages_of(ranks, strategy.layout, cost);
+  const double step_s = longest_step(ranks);
   PlanReport plan{.recipe = recipe_name,
                   .model = recipe.model.name,
                   .compute = recipe.precision.compute,
@@ -322,6 +323,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .forms = forms_of(strategy, cost, machine),
                   .wires = wires_text(recipe, strategy.layout),
                   .stages = std::move(stages)};
+  plan.step.step_s = step_s;
   if (recipe.memory.limit > 0)
     plan.machine.device_memory =
         memory_limit(recipe, strategy.training, strategy.layout, cost, machine).bytes;

@@ -539,6 +539,10 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
   return results;
 }
 
+double longest_step(std::span<const Simulation> line) {
+  return std::ranges::max_element(line, {}, &Simulation::step_s)->step_s;
+}
+
 double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                      const Machine& machine, bool two_at_once) {
   if (!two_at_once) return run_alone(kind, block, layout, cost, machine).total_s();

@@ -156,6 +156,8 @@ struct Simulation {
 /// and a collective of all ranks when the last of them has come to it.
 [[nodiscard]] std::vector<Simulation> simulate(std::span<const Program> line, const Layout& layout,
                                                const ModelCost& cost, const Machine& machine);
+/// The step of the rank of a line that takes longest.
+[[nodiscard]] double longest_step(std::span<const Simulation> line);
 
 /// How long a forward, recompute, backward or a part of one takes alone; with two micro-batches at
 /// once (ProgramOptions::two_at_once) what of that keeps the other one from running: kernels, and

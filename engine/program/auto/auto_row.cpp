@@ -38,7 +38,6 @@ void add_rank(AutoRow& row, const Program& program, const Simulation& played, co
   row.exchange_s += exchanges / ranks;
   row.exposed_s += (exposed - exchanges) / ranks;
   row.bubble_s += played.bubble_s / ranks;
-  row.step_s = std::max(row.step_s, played.step_s);
 }
 
 }  // namespace
@@ -58,6 +57,7 @@ AutoRow simulated_row(const PlanChoice& choice, const Recipe& recipe, const Mode
     row.memory = std::max(row.memory, played[r].ledger.total());
     row.limit = r == 0 ? limit : std::min(row.limit, limit);
   }
+  row.step_s = longest_step(played);
   row.rest_s = row.step_s - row.compute_s - row.exchange_s - row.exposed_s - row.bubble_s;
   return row;
 }
