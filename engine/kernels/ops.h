@@ -280,9 +280,9 @@ enum class LogitRows { few, many };
                                               LogitRows at_once = LogitRows::few,
                                               double softcap = 0);
 /// Bytes of logits that it holds at once on a GPU in training, twice as many where they are
-/// `capped`; without gradients 256 MiB at most.
-[[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
-                                                      int element_bytes,
+/// `capped`, and of sums of x's gradient beside them; without gradients 256 MiB at most.
+[[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t width,
+                                                      std::int64_t classes, int element_bytes,
                                                       LogitRows at_once = LogitRows::few,
                                                       bool capped = false);
 

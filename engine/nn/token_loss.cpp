@@ -121,8 +121,8 @@ void TokenLoss::add_exchanges(LayerCosts& costs, std::int64_t own_rows) const {
 Bytes TokenLoss::logit_bytes(std::int64_t own_rows, int compute_bytes,
                              ops::LogitRows at_once) const {
   if (own_table_.cut == Cut::none)
-    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes, at_once,
-                                           options_.softcap > 0);
+    return ops::linear_cross_entropy_bytes(own_rows, shape_.width, shape_.vocab_size, compute_bytes,
+                                           at_once, options_.softcap > 0);
   const int ranks = options_.tensor.count;
   const auto chunks =
       ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes);

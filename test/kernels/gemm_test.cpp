@@ -35,7 +35,8 @@ TEST_CASE("products of views equal those in double, aligned or not", "[kernels][
   const auto [m, n, k] =
       GENERATE(std::tuple{1, 1, 1}, std::tuple{5, 7, 9}, std::tuple{130, 200, 72},
                std::tuple{1, 2048, 11008}, std::tuple{8, 2560, 896}, std::tuple{3, 4088, 64},
-               std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001});
+               std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001}, std::tuple{4099, 24, 40},
+               std::tuple{24, 4099, 40});
   const bool wide = GENERATE(false, true);  // out in fp32
   if (!test::worth_it(device, std::max({m * n, n * k, m * k}))) return;
   CAPTURE(device.str(), c10::toString(type), m, n, k, wide);

@@ -119,20 +119,20 @@ bool run_few_rows(const GemmCall& call, const ProductOptions& options) {
       alignment_of({call.a, call.b}) < 16 || options.add)
     return false;
   if (key.a_type == at::kBFloat16 && !kernels::cuda::gpu_limits().bf16_products) return false;
-  kernels::cuda::few_rows({.x = call.a,
-                           .weight = call.b,
-                           .bias = call.vector,
-                           .out = call.out,
-                           .rows = key.m,
-                           .outputs = key.n,
-                           .depth = key.k,
-                           .x_stride = key.a_stride,
-                           .weight_stride = key.b_stride,
-                           .out_stride = key.out_stride,
-                           .alpha = call.alpha,
-                           .dtype = key.a_type == at::kHalf ? kernels::DType::f16
-                                                                     : kernels::DType::bf16},
-                          current_stream());
+  kernels::cuda::few_rows(
+      {.x = call.a,
+       .weight = call.b,
+       .bias = call.vector,
+       .out = call.out,
+       .rows = key.m,
+       .outputs = key.n,
+       .depth = key.k,
+       .x_stride = key.a_stride,
+       .weight_stride = key.b_stride,
+       .out_stride = key.out_stride,
+       .alpha = call.alpha,
+       .dtype = key.a_type == at::kHalf ? kernels::DType::f16 : kernels::DType::bf16},
+      current_stream());
   return true;
 }
 
@@ -143,6 +143,25 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
   check_product(a, b, out, options);
   if (out.numel() == 0) return;
   if (a.size(1) == 0 || !out.is_cuda()) return multiply_cpu(a, b, out, options);
+  const std::int64_t rows = out.size(0), columns = out.size(1);
+  const std::int64_t fast_columns = fast_part(columns, a.element_size()),
+                     fast_rows = rows_dense(a) ? rows : fast_part(rows, a.element_size());
+  if (fast_rows < rows) {
+    const auto part = [&](std::int64_t first, std::int64_t count) {
+      multiply(a.narrow(0, first, count), b, out.narrow(0, first, count), options);
+    };
+    part(0, fast_rows);
+    return part(fast_rows, rows - fast_rows);
+  }
+  if (fast_columns < columns) {
+    const auto part = [&](std::int64_t first, std::int64_t count) {
+      ProductOptions own = options;
+      if (own.bias.defined()) own.bias = own.bias.narrow(0, first, count);
+      multiply(a, b.narrow(1, first, count), out.narrow(1, first, count), own);
+    };
+    part(0, fast_columns);
+    return part(fast_columns, columns - fast_columns);
+  }
   GemmCall call = call_of(a, b, out);
   call.key.fast = options.fast && is_fp8(a.scalar_type());
   call.key.bias = options.bias.defined();

@@ -61,6 +61,21 @@ void loss_rows(const at::Tensor& logits, const RowTargets& targets, const at::Te
       current_stream());
 }
 
+/// dx [M, D] = grad [M, classes] table [classes, D]. Classes beyond a fast_part() are added in
+/// fp32.
+void input_gradient(const at::Tensor& grad, const at::Tensor& table, const at::Tensor& dx) {
+  const std::int64_t classes = grad.size(1);
+  const std::int64_t fast = grad.is_cuda() ? fast_part(classes, grad.element_size()) : classes;
+  if (fast == classes) return multiply(grad, table, dx);
+  const at::Tensor sum = scratch(dx, dx.sizes());
+  const auto part = [&](std::int64_t first, std::int64_t count, bool add) {
+    multiply(grad.narrow(1, first, count), table.narrow(0, first, count), sum, {.add = add});
+  };
+  part(0, fast, false);
+  part(fast, classes - fast, true);
+  dx.copy_(sum);
+}
+
 }  // namespace
 
 const LogitLimit& limit_of(LogitRows at_once) {
@@ -103,7 +118,8 @@ RowLosses for_each_chunk_backward(const at::Tensor& x, Parameter& table, const R
   return for_each_chunk(x, table, targets, grad_loss, at_once,
                         [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
                           if (dx.defined())
-                            multiply(grad, value_of(table, x), dx.narrow(0, first, part.size(0)));
+                            input_gradient(grad, value_of(table, x),
+                                           dx.narrow(0, first, part.size(0)));
                           GradientSink(table, part).product(grad.t(), part);
                         });
 }

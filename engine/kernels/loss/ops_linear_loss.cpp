@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/loss/logit_chunks.h"
 #include "engine/kernels/op_context.h"
@@ -73,10 +74,13 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 }  // namespace
 
-std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes, int element_bytes,
-                                        LogitRows at_once, bool capped) {
+std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t width, std::int64_t classes,
+                                        int element_bytes, LogitRows at_once, bool capped) {
+  constexpr std::int64_t kFloatBytes = 4;
   const std::int64_t row_bytes = padded_classes(classes) * element_bytes;
-  return (capped ? 2 : 1) * chunk_rows(rows, row_bytes, limit_of(at_once)) * row_bytes;
+  // Gradients of x in fp32, to which the last classes are added.
+  const std::int64_t sums = fast_part(classes, element_bytes) < classes ? kFloatBytes * width : 0;
+  return chunk_rows(rows, row_bytes, limit_of(at_once)) * ((capped ? 2 : 1) * row_bytes + sums);
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const at::Tensor& labels,
