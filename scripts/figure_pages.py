@@ -55,7 +55,8 @@ the peer in the newest call that ran both, which may be older than the row: card
               "Qwen2.5-3B, 4 x 4096, fp32 master, recompute auto",
               "Qwen1.5-MoE-A2.7B of 8 layers, 4 x 4096, bf16 states", "Mistral 7B v0.1, 1 x 8192 with its window, bf16 states",
               "OLMo 2 1B, 4 x 4096, bf16 states", "Phi-4-mini, 2 x 4096, bf16 states", "Pythia-1.4B, 8 x 2048, bf16 states",
-              "Gemma 2 2B, 2 x 4096, bf16 states", "Gemma 3 1B, 4 x 4096, bf16 states", "DINOv2-Base, 128 images, fp32 master")),
+              "GPT-2 medium, 16 x 1024, bf16 states", "Gemma 2 2B, 2 x 4096, bf16 states", "Gemma 3 1B, 4 x 4096, bf16 states",
+              "DINOv2-Base, 128 images, fp32 master")),
     Table("Convolutional networks on one H200",
           "`dstrain bench step recipes/cnn/MODEL_random_ddp.yaml`, fp32 master weights; the peer is timm's model, compiled, channels last.",
           "images.tsv", [
