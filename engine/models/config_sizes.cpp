@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/base/json.h"
+
 namespace dstrain {
 
 ModelSizes read_sizes(ConfigFile& file, const ModelFamily& family) {
@@ -70,6 +72,16 @@ void raise_size_problems(const ModelConfig& recipe, const Problems& problems) {
                  recipe.weights.empty()
                      ? "change the sizes under model"
                      : "leave the sizes out of the recipe: the weights have their own");
+}
+
+void note_dropouts(ConfigFile& file, std::initializer_list<const char*> keys,
+                   const ModelFamily& family, std::vector<std::string>& notes) {
+  for (const char* key : keys) {
+    if (file.number(key, 0) == 0) continue;
+    notes.push_back(fmt::format("{}: {} is {}; dstrain trains {} without dropout",
+                                file.path().string(), key, shown_json(file.json().at(key)),
+                                family.title));
+  }
 }
 
 void write_sizes(const ModelFamily& family, const ModelSizes& sizes, nlohmann::json& json) {

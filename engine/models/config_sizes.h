@@ -1,5 +1,9 @@
 #pragma once
 
+#include <initializer_list>
+#include <string>
+#include <vector>
+
 #include "engine/recipe/config_file.h"
 #include "engine/recipe/families.h"
 #include "engine/recipe/recipe.h"
@@ -26,6 +30,10 @@ void check_multiple(const char* key, std::int64_t value, const char* of, std::in
 
 /// Error{usage} with the problems, if there are any.
 void raise_size_problems(const ModelConfig& recipe, const Problems& problems);
+
+/// Adds a note for each of these shares of dropout in the file that is not 0: nothing is dropped.
+void note_dropouts(ConfigFile& file, std::initializer_list<const char*> keys,
+                   const ModelFamily& family, std::vector<std::string>& notes);
 
 /// Under the names that config.json has for them.
 void write_sizes(const ModelFamily& family, const ModelSizes& sizes, nlohmann::json& json);

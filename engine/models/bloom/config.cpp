@@ -25,11 +25,7 @@ BloomConfig read_bloom_config(const std::filesystem::path& weights, const ModelF
     file.refuse("apply_residual_connection_post_layernorm",
                 "false; dstrain takes the residual before the layer norm");
   }
-  for (const char* key : {"hidden_dropout", "attention_dropout"}) {
-    if (file.number(key, 0) == 0) continue;
-    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains BLOOM without dropout",
-                                       file.path().string(), key, shown_json(file.json().at(key))));
-  }
+  note_dropouts(file, {"hidden_dropout", "attention_dropout"}, family, config.notes);
   file.raise();
   config.file = json_text(file.json());
   return config;

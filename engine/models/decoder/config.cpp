@@ -281,12 +281,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   }
   if (!says_head_dim && file.has("head_dim") && file.json().at("head_dim") != config.head_dim)
     file.refuse("head_dim", "hidden_size / num_attention_heads");
-  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
-    if (file.number(key, 0) == 0) continue;
-    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains {} without dropout",
-                                       file.path().string(), key, shown_json(file.json().at(key)),
-                                       family.title));
-  }
+  note_dropouts(file, {"attention_dropout", "resid_pdrop", "embd_pdrop"}, family, config.notes);
   if (family.has_experts()) read_experts(file, family, kind, config);
   file.raise();
   config.file = json_text(file.json());

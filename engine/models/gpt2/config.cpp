@@ -42,12 +42,7 @@ Gpt2Config read_gpt2_config(const std::filesystem::path& weights, const ModelFam
   config.tied = file.flag("tie_word_embeddings", true);
   if (file.flag("add_cross_attention", false))
     file.refuse("add_cross_attention", "false; dstrain has no encoder to attend to");
-  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
-    if (file.number(key, 0) == 0) continue;
-    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains {} without dropout",
-                                       file.path().string(), key, shown_json(file.json().at(key)),
-                                       family.title));
-  }
+  note_dropouts(file, {"attn_pdrop", "embd_pdrop", "resid_pdrop"}, family, config.notes);
   file.raise();
   config.file = json_text(file.json());
   return config;

@@ -63,12 +63,7 @@ GptNeoxConfig read_gpt_neox_config(const std::filesystem::path& weights,
   config.parallel = file.flag("use_parallel_residual", true);
   config.attention_bias = file.flag("attention_bias", true);
   config.tied = file.flag("tie_word_embeddings", false);
-  for (const char* key : {"hidden_dropout", "attention_dropout"}) {
-    if (file.number(key, 0) == 0) continue;
-    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains {} without dropout",
-                                       file.path().string(), key, shown_json(file.json().at(key)),
-                                       family.title));
-  }
+  note_dropouts(file, {"hidden_dropout", "attention_dropout"}, family, config.notes);
   file.raise();
   config.file = json_text(file.json());
   return config;
