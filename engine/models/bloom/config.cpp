@@ -1,7 +1,5 @@
 #include "engine/models/bloom/config.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,5 @@
 #include "engine/models/gpt2/config.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
