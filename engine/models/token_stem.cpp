@@ -30,4 +30,17 @@ std::vector<Features> TokenStem::run(LayerPass& pass, const std::vector<Features
   return {norm_ ? norm_->run(pass, {rows}) : rows};
 }
 
+Blocks language_blocks(std::unique_ptr<TokenStem> stem, std::int64_t layers,
+                       const std::function<std::unique_ptr<Block>(std::int64_t index)>& layer,
+                       LanguageHead::Norm norm, const LanguageShape& shape, bool tied,
+                       const InitialWeights& init) {
+  Parameter& table = stem->table();
+  Blocks blocks;
+  blocks.push_back(std::move(stem));
+  for (std::int64_t i = 0; i < layers; ++i) blocks.push_back(layer(i));
+  blocks.push_back(
+      std::make_unique<LanguageHead>(std::move(norm), shape, tied ? &table : nullptr, init));
+  return blocks;
+}
+
 }  // namespace dstrain

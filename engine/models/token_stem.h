@@ -1,14 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/models/language_head.h"
 #include "engine/nn/layer_norm.h"
-#include "engine/nn/learnt_positions.h"
 #include "engine/nn/layered_block.h"
+#include "engine/nn/learnt_positions.h"
 #include "engine/nn/token_embedding.h"
 
 namespace dstrain {
@@ -41,5 +43,12 @@ class TokenStem final : public LayeredBlock {
   std::optional<LearntPositions> positions_;
   std::optional<LayerNorm> norm_;
 };
+
+/// The blocks of a language model: `layer(0)` to `layer(layers - 1)` between its stem and a head
+/// behind `norm`, which reads the stem's table where they are `tied`.
+[[nodiscard]] Blocks language_blocks(
+    std::unique_ptr<TokenStem> stem, std::int64_t layers,
+    const std::function<std::unique_ptr<Block>(std::int64_t index)>& layer, LanguageHead::Norm norm,
+    const LanguageShape& shape, bool tied, const InitialWeights& init);
 
 }  // namespace dstrain

@@ -58,17 +58,14 @@ Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
   std::string config_json = bloom_config_json(config, family);
   config.sequence = inputs.own_tokens();
   const LanguageShape shape = language_shape(config, inputs);
-  Blocks blocks;
   const std::string embeddings = "transformer.word_embeddings";
   auto stem = std::make_unique<TokenStem>(
       embeddings, shape, initial(config), /*scale=*/1,
       LayerNorm(embeddings + "_layernorm", config.width, config.norm_eps));
-  Parameter& table = stem->table();
-  blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, inputs, i));
-  blocks.push_back(
-      std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
-                                     shape, config.tied ? &table : nullptr, initial(config)));
+  Blocks blocks = language_blocks(
+      std::move(stem), config.layers, [&](std::int64_t i) { return make_layer(config, inputs, i); },
+      LayerNorm("transformer.ln_f", config.width, config.norm_eps), shape, config.tied,
+      initial(config));
   return language_model(std::move(blocks), config, inputs, std::move(config_json),
                         std::move(config.notes));
 }

@@ -190,16 +190,13 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
   const LanguageShape shape = language_shape(config, inputs, config.logit_softcap);
   const double embedding_scale =
       kind.gemma ? std::sqrt(static_cast<double>(config.width)) : config.stream_scale;
-  Blocks blocks;
   auto stem =
       std::make_unique<TokenStem>("model.embed_tokens", shape, initial(config), embedding_scale);
-  Parameter& table = stem->table();
-  blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    blocks.push_back(make_layer(config, kind, i, inputs));
-  blocks.push_back(std::make_unique<LanguageHead>(
+  Blocks blocks = language_blocks(
+      std::move(stem), config.layers,
+      [&](std::int64_t i) { return make_layer(config, kind, i, inputs); },
       RmsNorm("model.norm", config.width, stream_eps(config), norm_weights(kind)), shape,
-      config.tied ? &table : nullptr, initial(config)));
+      config.tied, initial(config));
   Model model = language_model(std::move(blocks), config, inputs, std::move(config_json),
                                std::move(config.notes));
   if (config.expert_layers() > 0) model.tile_rows = 0;

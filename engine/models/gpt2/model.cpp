@@ -77,17 +77,14 @@ Model gpt2_model(const ModelConfig& recipe, const ModelFamily& family, const Mod
   std::string config_json = gpt2_config_json(config, family);
   config.sequence = inputs.own_tokens();
   const LanguageShape shape = language_shape(config, inputs);
-  Blocks blocks;
   auto stem = std::make_unique<TokenStem>(
       "transformer.wte", shape, initial(config), /*scale=*/1, std::nullopt,
       LearntPositions("transformer.wpe", config.positions, config.width, initial(config),
                       shape.tensor));
-  Parameter& table = stem->table();
-  blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, inputs, i));
-  blocks.push_back(
-      std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
-                                     shape, config.tied ? &table : nullptr, initial(config)));
+  Blocks blocks = language_blocks(
+      std::move(stem), config.layers, [&](std::int64_t i) { return make_layer(config, inputs, i); },
+      LayerNorm("transformer.ln_f", config.width, config.norm_eps), shape, config.tied,
+      initial(config));
   return language_model(std::move(blocks), config, inputs, std::move(config_json),
                         std::move(config.notes));
 }

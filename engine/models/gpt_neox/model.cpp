@@ -67,15 +67,12 @@ Model gpt_neox_model(const ModelConfig& recipe, const ModelFamily& family,
   std::string config_json = gpt_neox_config_json(config, family);
   config.sequence = inputs.own_tokens();
   const LanguageShape shape = language_shape(config, inputs);
-  Blocks blocks;
   auto stem =
       std::make_unique<TokenStem>(fmt::format("{}embed_in", kPrefix), shape, initial(config));
-  Parameter& table = stem->table();
-  blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, inputs, i));
-  blocks.push_back(std::make_unique<LanguageHead>(
+  Blocks blocks = language_blocks(
+      std::move(stem), config.layers, [&](std::int64_t i) { return make_layer(config, inputs, i); },
       LayerNorm(fmt::format("{}final_layer_norm", kPrefix), config.width, config.norm_eps), shape,
-      config.tied ? &table : nullptr, initial(config)));
+      config.tied, initial(config));
   return language_model(std::move(blocks), config, inputs, std::move(config_json),
                         std::move(config.notes));
 }
