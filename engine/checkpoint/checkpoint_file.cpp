@@ -35,6 +35,12 @@ std::string FileHash::hex() const {
   return fmt::format("{:016x}{:016x}", std::uint64_t{digest.high64}, std::uint64_t{digest.low64});
 }
 
+std::string text_hash(std::string_view text) {
+  FileHash hash;
+  hash.update(std::as_bytes(std::span(text)));
+  return hash.hex();
+}
+
 ExclusiveFile::ExclusiveFile(std::filesystem::path path) : path_(std::move(path)) {
   fd_ = open_output_file(path_, {.old = OldContent::refuse}).release();
 }

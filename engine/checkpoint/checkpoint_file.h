@@ -32,6 +32,9 @@ class FileHash {
   std::unique_ptr<State> state_;
 };
 
+/// FileHash::hex() of a text.
+[[nodiscard]] std::string text_hash(std::string_view text);
+
 /// What the manifest says about a file.
 struct FileRecord {
   std::string name;  ///< plain, relative to the checkpoint

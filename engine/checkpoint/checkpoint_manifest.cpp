@@ -28,12 +28,6 @@ constexpr std::int64_t kMaxRanks = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxStates = 64;  ///< of an optimizer
 constexpr std::size_t kHashDigits = 32;
 
-std::string hash_of(std::string_view text) {
-  FileHash hash;
-  hash.update(std::as_bytes(std::span(text)));
-  return hash.hex();
-}
-
 /// Reads a manifest's values; every complaint names the source.
 class Parser {
   using Json = nlohmann::json;
@@ -103,7 +97,7 @@ class Parser {
                        text_.size()));
     }
     const std::string_view written = end.substr(kBeforeHash.size(), kHashDigits);
-    const std::string computed = hash_of(body);
+    const std::string computed = text_hash(body);
     if (written != computed) {
       fail(fmt::format("of {} bytes is changed: hash {}, it says {}", text_.size(), computed,
                        written));

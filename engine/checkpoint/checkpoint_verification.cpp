@@ -89,10 +89,7 @@ std::string hash_on_disk(const CheckpointDirectory& directory, const FileRecord&
 }
 
 std::string manifest_hash(const fs::path& checkpoint) {
-  const std::string text = read_file(checkpoint / run_file::kManifest);
-  FileHash hash;
-  hash.update(std::as_bytes(std::span(text)));
-  return hash.hex();
+  return text_hash(read_file(checkpoint / run_file::kManifest));
 }
 
 /// What this rank finds in that file; nothing when `stop` comes first.

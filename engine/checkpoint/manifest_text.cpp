@@ -2,7 +2,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "engine/base/json.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
@@ -11,12 +10,6 @@ namespace dstrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string hash_of(std::string_view text) {
-  FileHash hash;
-  hash.update(std::as_bytes(std::span(text)));
-  return hash.hex();
-}
 
 Json state_json(const CheckpointState& s) {
   Json state = {{"step", s.step},
@@ -118,7 +111,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += list_text("tensors", manifest.tensors, tensor_json);
   if (!manifest.layouts.empty())
     text += fmt::format(",\n\"boxes_hash\": \"{}\"", manifest.boxes_hash);
-  const std::string hash = hash_of(text);
+  const std::string hash = text_hash(text);
   return text + fmt::format("{}{}{}", kBeforeHash, hash, kAfterHash);
 }
 
@@ -128,7 +121,7 @@ std::string layout_text(const SavedLayout& layout) {
   return json_text(Json{{"groups", groups}});
 }
 
-std::string layout_hash(const SavedLayout& layout) { return hash_of(layout_text(layout)); }
+std::string layout_hash(const SavedLayout& layout) { return text_hash(layout_text(layout)); }
 
 std::string vote_text(const Vote& vote) {
   Json json = file_json(vote.file);
