@@ -16,6 +16,7 @@
 #include "cmd/launch_job.h"
 #include "cmd/recipe_words.h"
 #include "cmd/version.h"
+#include "engine/base/day.h"
 #include "engine/base/error.h"
 #include "engine/base/module.h"
 #include "engine/base/output.h"
@@ -92,7 +93,7 @@ int measure_hosts(const DoctorOptions& options) {
   const std::vector<HostRates> hosts = read_host_rates(file, placement.nodes);
   RatesTogether together = read_rates_together(file);
   NetworkRates& network = together.network;
-  network.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  network.measured = today();
   save_network(kept, together.device, network);
   std::filesystem::remove_all(run);
   print_text("{}\n", describe(hosts));

@@ -1,11 +1,13 @@
 #include "engine/base/day.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <ctime>
 
 namespace dstrain {
 namespace {
@@ -52,5 +54,7 @@ std::string format_day(const Day& day) {
   return fmt::format("{:02} {} {}", day.day, kMonths.at(static_cast<std::size_t>(day.month - 1)),
                      day.year);
 }
+
+std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
 
 }  // namespace dstrain

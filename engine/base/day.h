@@ -16,5 +16,7 @@ struct Day {
 [[nodiscard]] std::optional<Day> parse_day(std::string_view text);
 /// "26 Jul 2024", two digits for the day.
 [[nodiscard]] std::string format_day(const Day& day);
+/// "2024-07-26", of now in UTC.
+[[nodiscard]] std::string today();
 
 }  // namespace dstrain

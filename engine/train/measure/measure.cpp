@@ -9,7 +9,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,10 +16,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <numeric>
 
 #include "engine/base/clock.h"
+#include "engine/base/day.h"
 #include "engine/base/host_name.h"
 #include "engine/comm/thread_world.h"
 #include "engine/device/device.h"
@@ -194,7 +193,7 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
   const c10::Device device = facts.device;
   MeasuredRates rates;
   rates.device = facts.name;
-  rates.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  rates.measured = today();
   rates.host = host_name();
   rates.num_devices = std::max(1, facts.num_devices);
   const auto say = [&](const char* what, double value, double unit, const char* unit_name) {

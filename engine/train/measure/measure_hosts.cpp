@@ -53,19 +53,26 @@ double product_rate(const DeviceFacts& device) {
   return each * static_cast<double>(products) / seconds_since(start);
 }
 
+/// How long `work` of all these ranks takes, in the mean of `times`, once it was done before.
+template <typename Work>
+double mean_seconds(Communicator& all, const DeviceFacts& device, int times, const Work& work) {
+  work();  // connects the ranks
+  all.barrier();
+  const auto start = Clock::now();
+  for (int i = 0; i < times; ++i) work();
+  synchronize(device.device);
+  const double seconds = seconds_since(start) / times;
+  all.barrier();
+  return seconds;
+}
+
 /// Bytes a second of a sum over the ranks; they close their communicator together.
 double sum_rate(const World& world, const std::string& name, const std::vector<int>& ranks) {
   const auto group = world.communicator({.name = name, .ranks = ranks, .timeout_s = kTimeout_s});
   at::Tensor x = at::ones({kSummedBytes / 4}, at::TensorOptions().device(world.device.device));
-  group->all_reduce(x, ReduceOp::max);  // connects the ranks
-  group->barrier();
   constexpr int kTimes = 4;
-  const auto start = Clock::now();
-  for (int i = 0; i < kTimes; ++i) group->all_reduce(x, ReduceOp::max);
-  synchronize(world.device.device);
-  const double seconds = seconds_since(start);
-  group->barrier();
-  return static_cast<double>(kSummedBytes) * kTimes / seconds;
+  return static_cast<double>(kSummedBytes) /
+         mean_seconds(*group, world.device, kTimes, [&] { group->all_reduce(x, ReduceOp::max); });
 }
 
 /// Pairs of hosts that sum at once, round by round: each host meets both neighbours, the first and
@@ -97,14 +104,7 @@ TogetherTimes times_together(Communicator& all, const DeviceFacts& device) {
   at::Tensor part = floats(share), whole = floats(share * all.size()), few = floats(16),
              many = floats(16 * all.size());
   const auto time = [&](int calls, const auto& work) {
-    for (int i = 0; i < 2; ++i) work();
-    all.barrier();
-    const auto start = Clock::now();
-    for (int i = 0; i < calls; ++i) work();
-    synchronize(device.device);
-    const double seconds = seconds_since(start) / calls;
-    all.barrier();
-    return seconds;
+    return mean_seconds(all, device, calls, work);
   };
   const int times = gpu ? 20 : 4;
   return {.bytes = static_cast<std::int64_t>(whole.nbytes()),
