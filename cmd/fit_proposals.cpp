@@ -44,6 +44,7 @@ class FitSearch {
       return proposal.has_value();
     };
     add(smaller_batch({}));
+    if (recipe_.precision.states == StateType::fp32) add(fitting({kSplit}));
     if (recipe_.memory.recompute != Recompute::none || !add(fitting({kRecompute}))) add(in_tiles());
     for (int stage = recipe_.parallel.zero.stage + 1; ranks_ > 1 && stage <= kMaxStage; ++stage) {
       if (add(at_least({fmt::format("parallel.zero.stage={}", stage)}))) break;
@@ -58,6 +59,7 @@ class FitSearch {
   }
 
  private:
+  static constexpr const char* kSplit = "precision.states=fp32_split";
   static constexpr const char* kRecompute = "memory.recompute=auto";
   static constexpr const char* kTiles = "memory.tiles=4096";
   static constexpr const char* kInputs = "memory.offload.activations=pinned";

@@ -272,7 +272,7 @@ void Follower::follow(const work::Update& update) {
     if (value->kind != Kind::state) return problem("changes {}", kind_name(value->kind));
     change(view, *value);
   }
-  if (layout_.widths.master == 0) {
+  if (layout_.widths.parameters_are_states()) {
     const auto value = read_one(update.parameters);
     if (!value) return;
     if (value->kind != Kind::parameters) return problem("changes {}", kind_name(value->kind));

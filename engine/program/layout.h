@@ -79,10 +79,12 @@ struct CommExtent {
 struct StateWidths {
   int compute = 2;      ///< parameters as the kernels read them
   int gradient = 4;     ///< accumulated gradient: 4, or 2 of matrices
-  int master = 4;       ///< 0: the compute parameters are the master (fp32 compute)
+  int master = 4;       ///< 0: the parameters are the master; 2: its upper half, this the lower
   int moments = 8;      ///< all optimizer moments together
   int average = 0;      ///< average of the weights (EMA); 0: there is none
   int reduce_wire = 4;  ///< gradient on the wire
+  /// An update reads the parameters, too: they are the master weights, or half of them.
+  [[nodiscard]] bool parameters_are_states() const { return master < 4; }
 };
 
 /// An optimizer that updates whole matrices (Muon) beside the element-wise one.

@@ -42,7 +42,8 @@ UpdateCost streamed_cost(const GroupLayout& kind, const Layout& layout, const Ma
 UpdateCost host_cost(const GroupLayout& kind, const Layout& layout, const Machine& machine) {
   const StateWidths& w = layout.widths;
   const double copied = gradient_slot_width(kind, w);
-  const double updated = w.gradient + 2.0 * (w.master + w.moments) + w.compute;
+  const double updated =
+      w.gradient + 2.0 * (w.master + w.moments) + (w.parameters_are_states() ? 2 : 1) * w.compute;
   return {.cores_s = updated / machine.host_update_bytes_per_s,
           .memory_s = (updated + copied) /
                       host_memory_rate(layout, machine, machine.host_memory_bytes_per_s)};

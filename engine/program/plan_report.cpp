@@ -36,12 +36,13 @@ std::array<std::pair<const char*, Bytes>, 14> categories(const Ledger& l) {
            {"fixed", l.fixed}}};
 }
 
-std::string category_note(const std::string& category, ComputeType compute) {
+std::string category_note(const std::string& category, ComputeType compute, StateType states) {
   if (category == "parameters")
     return compute == ComputeType::automatic ? "in the compute type"
                                              : fmt::format("computed in {}", spelling(compute));
   if (category == "gradients") return "accumulated over the step";
-  if (category == "master") return "fp32 weights";
+  if (category == "master")
+    return states == StateType::fp32_split ? "lower halves of fp32 weights" : "fp32 weights";
   if (category == "moments") return "of the optimizer";
   if (category == "average") return "of the weights over the steps, fp32";
   if (category == "block_states") return "running statistics and the like";
@@ -109,7 +110,7 @@ std::string memory_table(const PlanReport& plan) {
     std::string words = name;
     for (char& c : words) c = c == '_' ? ' ' : c;
     text += fmt::format("  {:<18} {:>12}  {}\n", words, format_bytes(bytes),
-                        category_note(name, plan.compute));
+                        category_note(name, plan.compute, plan.states));
   }
   text += fmt::format("  {:<18} {:>12}  of {} on {}: {}\n", "total", format_bytes(ledger.total()),
                       format_bytes(plan.machine.device_memory), plan.machine.name,
@@ -317,6 +318,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
   PlanReport plan{.recipe = recipe_name,
                   .model = recipe.model.name,
                   .compute = recipe.precision.compute,
+                  .states = recipe.precision.states,
                   .zero_stage = recipe.parallel.zero.stage,
                   .machine = machine,
                   .step = std::move(*fullest),

@@ -13,6 +13,7 @@ struct PlanReport {
   std::string recipe;                            ///< its name
   std::string model;                             ///< as the recipe calls it
   ComputeType compute = ComputeType::automatic;  ///< automatic: not yet chosen
+  StateType states = StateType::fp32;
   int zero_stage = 0;
   Machine machine;
   Simulation step;  ///< of the coordinate of a pipeline that holds most

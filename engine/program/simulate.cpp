@@ -128,7 +128,7 @@ class Simulator {
         cost_(cost),
         machine_(for_compute(machine, layout.widths.compute)),
         two_at_once_(runs_two_at_once(program)),
-        has_masters_(layout.widths.master > 0) {}
+        reads_parameters_(layout.widths.parameters_are_states()) {}
 
   [[nodiscard]] Demand demand(const Action& action) const;
   /// Takes the times from its playback.
@@ -169,7 +169,7 @@ class Simulator {
   const ModelCost& cost_;
   const Machine machine_;
   const bool two_at_once_;
-  const bool has_masters_;
+  const bool reads_parameters_;
   Simulation result_;
 };
 
@@ -360,8 +360,9 @@ void Simulator::add(const work::Move& move, const Action& action, Demand& demand
 
 void Simulator::add(const work::Update& update, const Action& action, Demand& demand) const {
   // Reads the gradient, reads and writes the states, writes the parameters, which are read where
-  // they are the master weights. Then reads the weights once more for their average.
-  Bytes bytes = bytes_of(update.gradient) + (has_masters_ ? 1 : 2) * bytes_of(update.parameters);
+  // they are master weights or a half of them. Then reads the weights once more for their average.
+  Bytes bytes =
+      bytes_of(update.gradient) + (reads_parameters_ ? 2 : 1) * bytes_of(update.parameters);
   for (const View& state : update.states)
     bytes += (buffer_of(state).role == BufferRole::average ? 3 : 2) * bytes_of(state);
   if (buffer_of(update.gradient).place == Place::device)
@@ -384,7 +385,7 @@ void Simulator::add_host_update(const work::Update& update, Bytes bytes, Demand&
   written = read;
   if (access_of(buffer_of(update.parameters).place) == Access::file) {
     written += bytes_of(update.parameters);
-    if (!has_masters_) read += bytes_of(update.parameters);
+    if (reads_parameters_) read += bytes_of(update.parameters);
   }
   at_file(read, written, demand);
 }

@@ -183,11 +183,14 @@ Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank) {
 StateWidths state_widths(const Recipe& recipe) {
   const OptimizerRow& row = optimizer_row(recipe.optimizer.name);
   const bool fp32 = recipe.precision.compute == ComputeType::fp32;
-  const bool narrow = recipe.precision.states == StateType::bf16;
+  const bool fp32_apart = !fp32 && recipe.precision.states == StateType::fp32;
+  const bool split = !fp32 && recipe.precision.states == StateType::fp32_split;
   return {
       .compute = fp32 ? 4 : 2,
       .gradient = recipe.precision.gradients == GradientType::bf16 ? 2 : 4,
-      .master = fp32 || narrow ? 0 : 4,
+      .master = fp32_apart ? 4
+                : split    ? 2
+                           : 0,
       .moments = moment_bytes(recipe, row.others.value_or(row.name)),
       .average = recipe.ema.decay > 0 ? 4 : 0,
       .reduce_wire = recipe.precision.reduce == ReduceType::bf16 ? 2 : 4,

@@ -100,8 +100,8 @@ struct Norm {
   bool operator==(const Norm&) const = default;
 };
 
-/// The optimizer: changes `states` and `parameters` by `gradient`. Parameters that have no master
-/// weights among the states are read, too.
+/// The optimizer: changes `states` and `parameters` by `gradient`. Parameters that are master
+/// weights, or half of them, are read, too.
 struct Update {
   int group = -1;
   View gradient, parameters;

@@ -45,6 +45,9 @@ constexpr Choice kComputeTypes[] = {
 };
 constexpr Choice kStateTypes[] = {
     choice(StateType::fp32, "fp32", "12 bytes per parameter with adamw"),
+    choice(StateType::fp32_split, "fp32_split",
+           "fp32 in 10 bytes per parameter: the bf16 parameters are the upper halves of the master "
+           "weights; they are rounded to nearest with ties away from zero instead of to even"),
     choice(StateType::bf16, "bf16",
            "no master weights, moments in 16 bits: 4 bytes per parameter; rounded stochastically"),
 };

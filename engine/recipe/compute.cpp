@@ -38,8 +38,9 @@ void settle_compute(Recipe& recipe, const GpuLimits& limits, const std::string& 
   if (precision.compute != automatic) return;
   precision.compute = limits.bf16_products ? bf16 : fp16;
   if (precision.compute == bf16) return;
-  if (precision.states == StateType::bf16)
-    lacks(device, limits, "precision.states: bf16", "bf16", "use precision.states: fp32");
+  if (precision.states != StateType::fp32)
+    lacks(device, limits, fmt::format("precision.states: {}", spelling(precision.states)), "bf16",
+          "use precision.states: fp32");
   if (precision.gradients == GradientType::bf16)
     lacks(device, limits, "precision.gradients: bf16", "bf16", "use precision.gradients: fp32");
 }

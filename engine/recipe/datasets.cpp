@@ -164,9 +164,10 @@ constexpr DatasetRow kDatasets[] = {
      .keys = kText},
     {.name = DatasetName::jsonl,
      .spelling = "jsonl",
-     .text = "one JSON object per line, or KEY.json and texts such as KEY.txt in tar files, put into "
-             "words by prompt and response; path is the file, a folder with train.jsonl and "
-             "test.jsonl, or tars as webdataset's",
+     .text =
+         "one JSON object per line, or KEY.json and texts such as KEY.txt in tar files, put into "
+         "words by prompt and response; path is the file, a folder with train.jsonl and "
+         "test.jsonl, or tars as webdataset's",
      .modality = text,
      .keys = kJsonl},
     {.name = DatasetName::chat,

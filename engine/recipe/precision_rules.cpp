@@ -12,10 +12,10 @@ bool computes_in_bf16(ComputeType compute) {
 }
 
 void states_fit_compute(const Recipe& r, RuleContext& context) {
-  if (r.precision.states != StateType::bf16 || computes_in_bf16(r.precision.compute)) return;
+  if (r.precision.states == StateType::fp32 || computes_in_bf16(r.precision.compute)) return;
   context.error("precision.states",
-                fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
-                            spelling(r.precision.compute)),
+                fmt::format("{} states need a bf16 computation, precision.compute is {}",
+                            spelling(r.precision.states), spelling(r.precision.compute)),
                 "use states: fp32, or compute: bf16");
 }
 

@@ -18,7 +18,7 @@ enum class OptimizerName { adamw, sgd, lion, muon, rmsprop };
 enum class RmspropForm { torch, tensorflow };
 enum class AdjustLr { original, match_rms_adamw };
 enum class ComputeType { automatic, fp32, bf16, fp16, fp8 };
-enum class StateType { fp32, bf16 };
+enum class StateType { fp32, fp32_split, bf16 };
 enum class GradientType { fp32, bf16 };
 enum class ReduceType { fp32, bf16, int8, int4 };
 /// What gathered parameters travel in.

@@ -224,11 +224,20 @@ def not_finite(folder):
 
 
 def out_of_memory(folder):
-    job = Job(folder / "job", settings=[f"batch.global={131072 * GPUS}", "batch.micro=131072"])
+    """Two jobs on the same GPUs, each of which fits alone: what fits not even alone is refused by its plan."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    total = min(int(word) for word in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split())
+    micro = int(0.6 * total / 1.29)  # an image takes 1.29 MiB
+    settings = [f"batch.global={micro * GPUS}", f"batch.micro={micro}"]
+    other = Job(folder / "other", settings=settings)
+    other.reach(2)
+    job = Job(folder / "job", settings=settings)
     text, took = job.finish(70)
     root = job.failure()["root"]
     assert root["kind"] == "oom" and "CUDA out of memory" in text, (root, text)
-    say(29, f"too large for the device: said so and ended {took:.1f} s after the start")
+    say(29, f"too large for what another job leaves: said so and ended {took:.1f} s after the start")
+    other.process.send_signal(signal.SIGTERM)
+    other.finish(75)
 
 
 def slow_rank(folder):

@@ -323,7 +323,7 @@ TEST_CASE("copies in pageable memory are the values in fp32", "[gpu][host_work]"
     sources.push_back(at::randint(1 << 20, {300, 700}, on_gpu).to(dtype).t());
   }
   sources.push_back(at::randint(100, {5}, at::TensorOptions(at::kFloat)));  // rests on the host
-  for (const at::Tensor& source : sources) made.push_back(copies.copy(source));
+  for (const at::Tensor& source : sources) made.push_back(copies.copy(source, at::kFloat));
   copies.finish();
   for (std::size_t i = 0; i < sources.size(); ++i) {
     CAPTURE(i);
@@ -438,7 +438,7 @@ TEST_CASE("rates of host memory and files", "[.bench][host_work_bench]") {
   print_copies("values by the driver", [&] { return values.to(at::kCPU); });
   HostCopies copies(facts.device, facts.pci_bus);
   print_copies("values for a checkpoint", [&] {
-    const at::Tensor copy = copies.copy(values);
+    const at::Tensor copy = copies.copy(values, at::kFloat);
     copies.finish();
     return copy;
   });

@@ -12,6 +12,7 @@
 #include "engine/base/philox.h"
 #include "engine/kernels/optimizer/optimizer_rules.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
+#include "engine/kernels/optimizer/split_weight.h"
 #include "test/kernels/optimizer_control.h"
 
 /// One update on numbers of every kind, for comparing its results bit by bit.
@@ -41,6 +42,7 @@ struct UpdateBits {
   std::int64_t count, offset = 0;  ///< elements, and how many stand before the first and after all
   std::int64_t first_element = 0;
   kernels::DType gradient = kernels::DType::f32;
+  bool split = false;  ///< parameters are lower halves, the copy is the upper ones
 
   [[nodiscard]] static std::int64_t width(kernels::DType type) {
     return type == kernels::DType::f32 ? 4 : 2;
@@ -48,7 +50,8 @@ struct UpdateBits {
   [[nodiscard]] std::vector<at::Tensor> buffers() const {
     std::vector<at::Tensor> all;
     for (std::uint64_t b = 0; b < 4; ++b) {
-      const bool wide = (b == 0 ? gradient : states) == kernels::DType::f32;
+      const bool wide =
+          b == 0 ? gradient == kernels::DType::f32 : type_of(b) == kernels::DType::f32;
       const at::Tensor words = at::empty({count + 2 * offset}, wide ? at::kInt : at::kShort);
       for (std::int64_t i = 0; i < words.numel(); ++i) {
         std::uint32_t bits = delicate_bits(b, i);
@@ -57,13 +60,25 @@ struct UpdateBits {
         if (wide) {
           words.mutable_data_ptr<std::int32_t>()[i] = std::bit_cast<std::int32_t>(bits);
         } else {
-          words.mutable_data_ptr<std::int16_t>()[i] = static_cast<std::int16_t>(bits >> 16);
+          words.mutable_data_ptr<std::int16_t>()[i] =
+              static_cast<std::int16_t>(split && b == 1 ? halves_of(i).lower : bits >> 16);
         }
       }
       all.push_back(words.view(at::kByte));
     }
     all.push_back(at::zeros({(count + 2 * offset) * width(copy)}, at::kByte));
+    if (!split) return all;
+    const at::Tensor upper = all.back().view(at::kShort);
+    for (std::int64_t i = 0; i < upper.numel(); ++i)
+      upper.mutable_data_ptr<std::int16_t>()[i] = static_cast<std::int16_t>(halves_of(i).upper);
     return all;
+  }
+  /// Halves of weight i, which other updates have whole.
+  [[nodiscard]] static kernels::SplitWeight halves_of(std::int64_t i) {
+    return kernels::SplitWeight::of(std::bit_cast<float>(delicate_bits(1, i)));
+  }
+  [[nodiscard]] kernels::DType type_of(std::uint64_t buffer) const {
+    return split && buffer == 1 ? kernels::DType::bf16 : states;
   }
   /// `buffers` on any device, `control` on the same.
   [[nodiscard]] kernels::OptimizerUpdate args(const std::vector<at::Tensor>& buffers,
@@ -72,12 +87,13 @@ struct UpdateBits {
       return static_cast<char*>(buffers[b].mutable_data_ptr()) + offset * width(type);
     };
     return {.states = states,
-            .parameters = at(1, states),
+            .parameters = at(1, type_of(1)),
             .moments = {at(2, states), at(3, states)},
             .gradient = at(0, gradient),
             .gradient_type = gradient,
             .compute = has_copy ? at(4, copy) : nullptr,
             .compute_type = copy,
+            .split = split,
             .control = control.const_data_ptr<float>(),
             .count = count,
             .rule = rule,
@@ -107,6 +123,9 @@ inline std::vector<UpdateBits> all_updates(std::int64_t count) {
     }
     all.push_back(
         {.rule = rule, .states = bf16, .copy = bf16, .has_copy = direction, .count = count});
+    if (direction) continue;
+    all.push_back({.rule = rule, .states = f32, .copy = bf16, .has_copy = true, .count = count});
+    all.back().split = true;
   }
   const std::size_t in_fp32 = all.size();
   for (std::size_t i = 0; i < in_fp32; ++i) {

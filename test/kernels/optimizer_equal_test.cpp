@@ -1,11 +1,18 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine/kernels/op_support.h"
+#include "engine/kernels/optimizer/optimizer.h"
 #include "engine/kernels/optimizer/optimizer_cpu.h"
+#include "engine/kernels/optimizer/split_weight.h"
+#include "engine/kernels/optimizer/stochastic_rounding.h"
 #include "test/kernels/devices.h"
 #include "test/kernels/optimizer_bits.h"
 #include "test/kernels/optimizer_control.h"
@@ -114,7 +121,89 @@ TEST_CASE("a gradient in bf16 updates as the same numbers in fp32 do", "[kernels
     found[0] = expected[0];
     REQUIRE(first_difference(found, expected) == kEqual);
   }
-  REQUIRE(seen == 20);
+  REQUIRE(seen == 28);
+}
+
+/// Both halves of each weight of an update, together.
+at::Tensor joined(const std::vector<at::Tensor>& buffers) {
+  return optimizer::join(buffers[4].view(at::kBFloat16), buffers[1].view(at::kShort));
+}
+
+TEST_CASE("a weight in halves is that weight, and its upper half the nearest bf16",
+          "[kernels][cpu]") {
+  const std::int64_t count = 300'000;
+  const at::Tensor bits = at::empty({count}, at::kInt);
+  for (std::int64_t i = 0; i < count; ++i)
+    bits.mutable_data_ptr<std::int32_t>()[i] =
+        std::bit_cast<std::int32_t>(test::delicate_bits(9, i));
+  const at::Tensor weights = bits.view(at::kFloat);
+  const auto [upper, lower] = optimizer::split(weights);
+  const at::Tensor found = optimizer::join(upper, lower), nearest = weights.to(at::kBFloat16);
+  std::int64_t ties = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float weight = weights.const_data_ptr<float>()[i];
+    const float half = static_cast<float>(upper.const_data_ptr<at::BFloat16>()[i]);
+    CAPTURE(i, weight, half);
+    const auto one = kernels::SplitWeight::of(weight);
+    REQUIRE(one.lower == static_cast<std::uint16_t>(lower.const_data_ptr<std::int16_t>()[i]));
+    REQUIRE((kernels::bf16_value(one.upper) == half || std::isnan(half)));
+    if (std::isnan(weight)) {
+      REQUIRE(std::isnan(half));
+      REQUIRE(std::isnan(found.const_data_ptr<float>()[i]));
+      REQUIRE(std::isnan(one.join()));
+      continue;
+    }
+    REQUIRE(std::bit_cast<std::uint32_t>(found.const_data_ptr<float>()[i]) ==
+            std::bit_cast<std::uint32_t>(weight));
+    REQUIRE(std::bit_cast<std::uint32_t>(one.join()) == std::bit_cast<std::uint32_t>(weight));
+    const float even = static_cast<float>(nearest.const_data_ptr<at::BFloat16>()[i]);
+    if (half == even) continue;
+    ++ties;  // away from zero, where a cast takes the even one
+    REQUIRE((std::bit_cast<std::uint32_t>(weight) & 0xffffu) == 0x8000u);
+    REQUIRE(std::abs(half) > std::abs(even));
+  }
+  REQUIRE(ties > 100);
+}
+
+TEST_CASE("weights in halves are updated as whole ones, bit for bit", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
+  const std::int64_t offset = GENERATE(0, 1);
+  const at::Tensor control = test::control_at(3, 0.5f);
+  int seen = 0;
+  for (UpdateBits split : test::all_updates(50'003)) {
+    if (!split.split) continue;
+    ++seen;
+    split.offset = offset;
+    UpdateBits whole = split;
+    whole.split = false;
+    CAPTURE(device.str(), offset, split.rule.index(), static_cast<int>(split.gradient));
+    const test::Tensors halves = clones(split.buffers(), device),
+                        all = clones(whole.buffers(), device);
+    const auto run = [&](const UpdateBits& update, const test::Tensors& buffers) {
+      if (device.is_cuda())
+        kernels::cuda::update(update.args(buffers, control.to(device)), ops::current_stream());
+      else
+        kernels::cpu::update(update.args(buffers, control));
+    };
+    run(split, halves);
+    run(whole, all);
+    const auto updated_part = [&](const at::Tensor& of) {
+      return of.cpu().narrow(0, split.offset, split.count);
+    };
+    const at::Tensor found = updated_part(joined(halves)),
+                     expected = updated_part(all[1].view(at::kFloat));
+    // A nan is a nan.
+    REQUIRE((found.view(at::kInt).eq(expected.view(at::kInt)) | (found.isnan() & expected.isnan()))
+                .all()
+                .item<bool>());
+    for (const std::size_t moment : {2, 3}) REQUIRE(halves[moment].equal(all[moment]));
+    // Parameters differ from a cast in ties alone.
+    const at::Tensor other =
+        updated_part(halves[4].view(at::kBFloat16)).ne(updated_part(all[4].view(at::kBFloat16)));
+    const at::Tensor tie = expected.view(at::kInt).bitwise_and(0xffff).eq(0x8000);
+    REQUIRE((other & ~tie & ~expected.isnan()).sum().item<std::int64_t>() == 0);
+  }
+  REQUIRE(seen == 16);
 }
 
 TEST_CASE("no length, place or cut of a range changes a bit of an update", "[kernels][cpu]") {

@@ -108,6 +108,10 @@ TEST_CASE("widths follow precision and optimizer", "[strategy]") {
   CHECK(state_widths(r).reduce_wire == 2);
   r.optimizer.name = OptimizerName::lion;
   r.precision.compute = ComputeType::bf16;
+  r.precision.states = StateType::fp32_split;
+  CHECK(state_widths(r).moments == 4);
+  CHECK(state_widths(r).master == 2);
+  CHECK(state_widths(r).parameters_are_states());
   r.precision.states = StateType::bf16;
   CHECK(state_widths(r).moments == 2);
   CHECK(state_widths(r).gradient == 4);

@@ -84,8 +84,8 @@ TEST_CASE("the average follows weights and running statistics from their first v
           "[train]") {
   const std::string model = GENERATE("vit", "cnn");
   const std::string more = GENERATE("ema.every=1", "ema.every=2", "ema.warmup=true");
-  const std::string precision =
-      GENERATE("precision.compute=fp32", "precision.compute=bf16", "precision.states=bf16");
+  const std::string precision = GENERATE("precision.compute=fp32", "precision.compute=bf16",
+                                         "precision.states=bf16", "precision.states=fp32_split");
   CAPTURE(model, more, precision);
   std::vector<std::string> overrides = {more, precision};
   if (precision.starts_with("precision.states")) overrides.emplace_back("precision.compute=bf16");

@@ -123,6 +123,7 @@ TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[t
   const std::vector<std::vector<std::string>> bases = {
       {"precision.compute=bf16"},
       {"precision.compute=bf16", "precision.states=bf16"},
+      {"precision.compute=bf16", "precision.states=fp32_split"},
       {"precision.compute=bf16", "precision.gradients=bf16", "precision.reduce=bf16"},
       {"precision.compute=bf16", "precision.states=bf16", "precision.gradients=bf16",
        "precision.reduce=bf16"},
@@ -142,12 +143,11 @@ TEST_CASE("offload changes no bit beside adapters", "[train]") {
 TEST_CASE("states on the host are copied for a save where there is room, else read in place",
           "[train]") {
   const char* place = GENERATE("pinned", "pageable", "file");
-  const bool narrow = GENERATE(false, true);
-  std::vector<std::string> overrides = {"precision.compute=bf16", offload("optimizer", place),
-                                        "memory.offload.share=0.5",
-                                        "memory.offload.path=" + disk()};
-  if (narrow) overrides.emplace_back("precision.states=bf16");
-  CAPTURE(place, narrow);
+  const char* format = GENERATE("fp32", "fp32_split", "bf16");
+  std::vector<std::string> overrides = {
+      "precision.compute=bf16", offload("optimizer", place), "memory.offload.share=0.5",
+      fmt::format("precision.states={}", format), "memory.offload.path=" + disk()};
+  CAPTURE(place, format);
   const Recipe recipe = offload_recipe(overrides);
   with_sessions(
       1, [&](int) { return recipe; },

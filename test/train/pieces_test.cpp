@@ -36,15 +36,17 @@ Model cut_model(const Division& cut, int rank) {
   return model;
 }
 
-/// A rank's model and what it holds of the state.
+/// A rank's model and what it holds of the state; `split`: with weights in halves.
 struct Rank {
-  Rank(const Division& cut, int rank)
+  Rank(const Division& cut, int rank, bool split = false)
       : model(cut_model(cut, rank)), groups(group_parameters(model).groups) {
     const Mesh mesh(cut.shards, {.shard = cut.shards});
     const Layout layout = zero_layout(3, mesh, model_cost(model, {.micro_batch = 1}), {});
-    states = std::make_unique<StateStore>(
-        layout, groups, std::vector<BlockState*>{},
-        StateOptions{.compute = at::kBFloat16, .mesh = mesh, .rank = rank / cut.cuts});
+    states = std::make_unique<StateStore>(layout, groups, std::vector<BlockState*>{},
+                                          StateOptions{.compute = at::kBFloat16,
+                                                       .split_weights = split,
+                                                       .mesh = mesh,
+                                                       .rank = rank / cut.cuts});
   }
 
   Model model;
@@ -68,8 +70,9 @@ Values whole_tensors(const WeightSource& source) {
 /// Makes each moment, zero so far, another multiple of the weights.
 void set_moments(Rank& rank, int num) {
   for (int g = 0; std::cmp_less(g, rank.groups.size()); ++g) {
+    const Range own = rank.states->own_range(g);
     for (int i = 0; i < num; ++i)
-      rank.states->moment(g, i, rank.states->own_range(g)).add_(rank.states->master(g), i + 2);
+      rank.states->moment(g, i, own).add_(rank.states->weights(g, own), i + 2);
   }
 }
 
@@ -103,8 +106,9 @@ TEST_CASE("states of any cut are drawn or read, saved and restored in another cu
           "[train][pieces][property]") {
   const bool by_rows = GENERATE(true, false), from_file = GENERATE(true, false);
   const int cuts = GENERATE(2, 4), shards = GENERATE(1, 2, 3);
+  const bool split = GENERATE(false, true);  // those that restore have it the other way, too
   const Division saved{by_rows, cuts, shards};
-  CAPTURE(by_rows, cuts, shards, from_file);
+  CAPTURE(by_rows, cuts, shards, from_file, split);
 
   const test::TempDir folder;
   const Values expected = whole_tensors(*make_random_weights(7));
@@ -113,7 +117,7 @@ TEST_CASE("states of any cut are drawn or read, saved and restored in another cu
   std::vector<CheckpointPart> parts;
   std::int64_t found = 0;
   for (int i = 0; i < saved.world(); ++i) {
-    Rank rank(saved, i);
+    Rank rank(saved, i, split);
     std::vector<std::string> notes;
     rank.states->initialize(from_file ? *open_weights(folder / "weights", rank.model, 1, notes)
                                       : *make_random_weights(7));
@@ -135,7 +139,7 @@ TEST_CASE("states of any cut are drawn or read, saved and restored in another cu
     CAPTURE(wanted.by_rows, wanted.cuts, wanted.shards);
     found = 0;
     for (int i = 0; i < wanted.world(); ++i) {
-      Rank rank(wanted, i);
+      Rank rank(wanted, i, split == (wanted.cuts == 4));
       rank.states->restore(*reader, /*chunk=*/100);
       const std::int64_t count = count_equal(rank.states->snapshot(), expected);
       REQUIRE(count >= 0);

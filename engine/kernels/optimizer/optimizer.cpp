@@ -96,8 +96,9 @@ namespace {
 kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) {
   const bool direction = is_direction(step.rule);
   const bool rounded = bf16_states(step.master, direction ? at::Tensor() : step.compute);
+  const bool halves = step.master.defined() && step.master.scalar_type() == at::kShort;
   const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
-  check_flat("the master weights", step.master, step.master, type);
+  check_flat("the master weights", step.master, step.master, halves ? at::kShort : type);
   check_gradient(step.gradient, step.master);
   check_control(control, step.master);
   const auto [compute, compute_type] =
@@ -110,6 +111,7 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
                                 .gradient_type = ops::kernel_dtype(step.gradient),
                                 .compute = compute,
                                 .compute_type = compute_type,
+                                .split = halves,
                                 .control = control.const_data_ptr<float>(),
                                 .count = step.master.numel(),
                                 .rule = step.rule,
@@ -119,6 +121,9 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
       !direction || (step.compute.defined() && (compute_type == kernels::DType::bf16 ||
                                                 (compute_type == kernels::DType::f32 && !rounded))),
       "optimizer: a direction is fp32 or bf16, and bf16 beside bf16 states");
+  DSTRAIN_CHECK(
+      !halves || (!direction && compute != nullptr && compute_type == kernels::DType::bf16),
+      "optimizer: lower halves of weights want the upper ones as bf16 parameters");
   DSTRAIN_CHECK(
       args.gradient_type == kernels::DType::f32 || rounded || compute_type == kernels::DType::bf16,
       "optimizer: a gradient in bf16 is one of a computation in bf16");

@@ -6,6 +6,7 @@
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
+#include "engine/kernels/optimizer/split_weight.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
 
 namespace dstrain::kernels::cuda {
@@ -71,6 +72,9 @@ __global__ void finish_gradients_kernel(const FinishGradients a) {
   adapt_loss_scale(a.control, finite, a.loss_scaling);
 }
 
+/// How states lie in memory.
+enum class Form { exact, split, rounded };
+
 /// The states of N elements in a row in fp32.
 template <int N>
 struct ExactStates {
@@ -112,21 +116,47 @@ struct RoundedStates {
   }
 };
 
+/// The weights of N elements in a row, in halves.
+template <int N>
+__device__ void read_split(const OptimizerUpdate& a, std::int64_t i, float (&out)[N]) {
+  const auto upper = load<std::uint16_t, N>(a.compute, i),
+             lower = load<std::uint16_t, N>(a.parameters, i);
+#pragma unroll
+  for (int k = 0; k < N; ++k) out[k] = SplitWeight{upper.value[k], lower.value[k]}.join();
+}
+template <int N>
+__device__ void write_split(const OptimizerUpdate& a, std::int64_t i, const float (&in)[N]) {
+  Pack<std::uint16_t, N> upper, lower;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const SplitWeight weight = SplitWeight::of(in[k]);
+    upper.value[k] = weight.upper;
+    lower.value[k] = weight.lower;
+  }
+  store(a.compute, i, upper);
+  store(a.parameters, i, lower);
+}
+
 /// T is the type of the copy, G that of the gradient.
-template <class Rule, bool kRounded, typename T, typename G, int V>
+template <class Rule, Form kForm, typename T, typename G, int V>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const OptimizerUpdate a, const Rule rule, const std::uint64_t key) {
   if (a.control[kSkip] != 0) return;
   const typename Rule::Element element = rule.element(a.control);
   const auto step = static_cast<std::uint64_t>(a.control[kAppliedSteps]);
   constexpr int kMoments = Rule::kMoments, kPlaces = kMoments > 0 ? kMoments : 1;
+  constexpr bool kRounded = kForm == Form::rounded;
 
   const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
     const std::conditional_t<kRounded, RoundedStates<N>, ExactStates<N>> states{
         key, step, a.first_element + i * N};
     float gradient[N], parameter[N], copy[N], moments[kPlaces][N];
     load<G, N>(a.gradient, i).unpack(gradient);
-    states.read(a.parameters, i, parameter);
+    if constexpr (kForm == Form::split) {
+      read_split(a, i, parameter);
+    } else {
+      states.read(a.parameters, i, parameter);
+    }
 #pragma unroll
     for (int m = 0; m < kMoments; ++m) states.read(a.moments[m], i, moments[m]);
 #pragma unroll
@@ -138,10 +168,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int m = 0; m < kMoments; ++m) moments[m][k] = own[m];
     }
-    states.write(a.parameters, i, parameter, RoundedState::parameter);
+    if constexpr (kForm == Form::split) {
+      write_split(a, i, parameter);
+    } else {
+      states.write(a.parameters, i, parameter, RoundedState::parameter);
+    }
 #pragma unroll
     for (int m = 0; m < kMoments; ++m) states.write(a.moments[m], i, moments[m], rounded_moment(m));
-    if constexpr (!kRounded || Rule::kDirection) {
+    if constexpr (kForm == Form::exact || Rule::kDirection) {
       if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(copy));
     }
   };
@@ -158,19 +192,21 @@ unsigned flat_blocks(std::int64_t count, int per_thread) {
       blocks_for(count, static_cast<std::int64_t>(kThreads) * per_thread), 1, kMaxBlocks));
 }
 
-template <class Rule, bool kRounded, typename T, typename G>
+template <class Rule, Form kForm, typename T, typename G>
 void launch_update(const OptimizerUpdate& args, const Rule& rule, cudaStream_t stream) {
+  constexpr bool kRounded = kForm == Form::rounded;
   constexpr int kVector = kRounded ? kPack : kWide;
-  bool wide = aligned(args.parameters, 16) && aligned(args.gradient, kVector * sizeof(G)) &&
+  bool wide = aligned(args.parameters, kForm == Form::split ? 8 : 16) &&
+              aligned(args.gradient, kVector * sizeof(G)) &&
               aligned(args.compute, kVector * sizeof(T)) &&
               (!kRounded || args.first_element % kPack == 0);
   for (int m = 0; m < Rule::kMoments; ++m) wide = wide && aligned(args.moments[m], 16);
   const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
   if (wide) {
-    update_kernel<Rule, kRounded, T, G, kVector>
+    update_kernel<Rule, kForm, T, G, kVector>
         <<<flat_blocks(args.count, kVector), kThreads, 0, stream>>>(args, rule, key);
   } else {
-    update_kernel<Rule, kRounded, T, G, 1>
+    update_kernel<Rule, kForm, T, G, 1>
         <<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args, rule, key);
   }
   check_launch("optimizer");
@@ -208,15 +244,21 @@ void update(const OptimizerUpdate& args, cudaStream_t stream) {
   std::visit(
       [&](const auto& rule) {
         using Rule = std::decay_t<decltype(rule)>;
-        const bool rounded = args.states == DType::bf16;
-        if (args.gradient_type == DType::bf16) {  // the copy or direction is bf16, too
-          using T = __nv_bfloat16;
-          return rounded ? launch_update<Rule, true, T, T>(args, rule, stream)
-                         : launch_update<Rule, false, T, T>(args, rule, stream);
+        using T = __nv_bfloat16;
+        const bool narrow = args.gradient_type == DType::bf16;  // and so is copy or direction
+        if (args.states == DType::bf16) {
+          return narrow ? launch_update<Rule, Form::rounded, T, T>(args, rule, stream)
+                        : launch_update<Rule, Form::rounded, T, float>(args, rule, stream);
         }
-        if (rounded) return launch_update<Rule, true, __nv_bfloat16, float>(args, rule, stream);
+        if constexpr (!Rule::kDirection) {
+          if (args.split) {
+            return narrow ? launch_update<Rule, Form::split, T, T>(args, rule, stream)
+                          : launch_update<Rule, Form::split, T, float>(args, rule, stream);
+          }
+        }
+        if (narrow) return launch_update<Rule, Form::exact, T, T>(args, rule, stream);
         with_type(args.compute_type, [&](auto zero) {
-          launch_update<Rule, false, decltype(zero), float>(args, rule, stream);
+          launch_update<Rule, Form::exact, decltype(zero), float>(args, rule, stream);
         });
       },
       args.rule);

@@ -12,7 +12,8 @@
 /// The tail of a training step on flat shards, without host synchronisation: everything a later
 /// kernel must know about the step stands in StepControl on the device.
 ///
-/// States are fp32 beside a compute copy, or all bf16: then master is the compute copy (bf16, and
+/// States are fp32 beside a compute copy; or the same with weights in halves, of which the compute
+/// copy (bf16) is the upper one and `master` the lower (split_weight.h); or all bf16: then master is the compute copy (bf16, and
 /// `compute` undefined or the same memory), moments are bf16 too, arithmetic stays fp32, and
 /// results are rounded stochastically, since a small step on a bf16 number would round to nothing.
 /// Gradients are fp32 in both cases, or bf16 beside a compute copy or states in bf16.
@@ -34,11 +35,11 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
                       const FinishOptions& options);
 
 /// One step of a rule on what a rank owns, with equal bits on every device. One pass: reads
-/// gradient, master and moments; writes master, moments and the compute copy. Does nothing when
+/// gradient, master (of halves both) and moments; writes master, moments and the compute copy. Does nothing when
 /// control[kSkip] is 1. All flat, same length; `compute` fp32/bf16/fp16, or undefined when master
 /// is read; a direction (MuonMomentum) is fp32 or bf16, and bf16 beside bf16 states.
 struct Step {
-  at::Tensor master;
+  at::Tensor master;                ///< fp32, bf16 or the lower halves, as 16-bit integers
   std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order
   at::Tensor gradient, compute;
   Rule rule;
@@ -52,5 +53,14 @@ void update(const Step& step, const at::Tensor& control);
 /// of 128.
 void update_range(const Step& step, const at::Tensor& control, std::int64_t begin,
                   std::int64_t end);
+
+/// Weights in halves: what SplitWeight has, of whole tensors.
+struct Halves {
+  at::Tensor upper, lower;  ///< bf16, and 16-bit integers
+};
+/// `weights`: fp32, dense.
+[[nodiscard]] Halves split(const at::Tensor& weights);
+/// fp32, on the device of both.
+[[nodiscard]] at::Tensor join(const at::Tensor& upper, const at::Tensor& lower);
 
 }  // namespace dstrain::optimizer

@@ -13,6 +13,7 @@
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/fixed_order.h"
 #include "engine/kernels/optimizer/optimizer_cpu.h"
+#include "engine/kernels/optimizer/split_weight.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
 
 /// The optimizer's loops as each file optimizer_<unit>.cpp compiles them for a vector unit of its
@@ -123,6 +124,30 @@ void update_exact(const OptimizerUpdate& args, const typename Rule::Element& ele
   }
 }
 
+/// The same with weights in halves.
+template <VectorUnit kUnit, class Rule>
+void update_split(const OptimizerUpdate& args, const typename Rule::Element& element,
+                  std::int64_t begin, std::int64_t end) {
+  const auto moment = [&args](int m, std::int64_t i) {
+    return m < Rule::kMoments ? static_cast<float*>(args.moments[m]) + i : nullptr;
+  };
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t count = end - i < kBlock ? end - i : kBlock;
+    float weights[kBlock], copy[kBlock], room[kBlock];
+    const float* const gradient = gradient_at<kUnit>(args, i, count, room);
+    std::uint16_t* __restrict upper = static_cast<std::uint16_t*>(args.compute) + i;
+    std::uint16_t* __restrict lower = static_cast<std::uint16_t*>(args.parameters) + i;
+    for (std::int64_t k = 0; k < count; ++k) weights[k] = SplitWeight{upper[k], lower[k]}.join();
+    update_block<kUnit, Rule, false>(element, gradient, weights, moment(0, i), moment(1, i), copy,
+                                     count);
+    for (std::int64_t k = 0; k < count; ++k) {
+      const SplitWeight weight = SplitWeight::of(weights[k]);
+      upper[k] = weight.upper;
+      lower[k] = weight.lower;
+    }
+  }
+}
+
 /// 64-bit lanes of a whole vector, and the products of their lower halves: compilers do not find
 /// the one instruction for it.
 #if defined(__AVX512F__)
@@ -227,6 +252,8 @@ void run_loop(const OptimizerUpdate& args, const typename Rule::Element& element
               std::int64_t begin, std::int64_t end) {
   if (args.states == DType::bf16) {
     update_rounded<kUnit, Rule>(args, element, begin, end);
+  } else if (args.split) {
+    update_split<kUnit, Rule>(args, element, begin, end);
   } else {
     update_exact<kUnit, Rule>(args, element, begin, end);
   }

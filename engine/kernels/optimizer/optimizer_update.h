@@ -9,7 +9,8 @@
 
 namespace dstrain::kernels {
 
-/// One optimizer step on flat tensors; see optimizer::update. States are fp32, or all bf16 and
+/// One optimizer step on flat tensors; see optimizer::update. States are fp32, of which weights may
+/// be in halves (SplitWeight), or all bf16 and
 /// rounded stochastically: element first_element + i of state s gets 16 bits of a Philox call that
 /// is a function of (seed, step, element, s). Any alignment; 16 bytes (and for bf16 states
 /// first_element a multiple of 8) is the fast path.
@@ -17,7 +18,7 @@ struct OptimizerUpdate {
   static constexpr int kMaxMoments = 2;
 
   DType states;                ///< f32 or bf16
-  void* parameters;            ///< master weights in fp32, or parameters in bf16
+  void* parameters;            ///< master weights in fp32 or their lower halves, or bf16 parameters
   void* moments[kMaxMoments];  ///< as many as the rule has
   const void* gradient;
   /// f32, or bf16 beside bf16 states or a copy or direction in bf16.
@@ -26,6 +27,7 @@ struct OptimizerUpdate {
   /// bf16 beside bf16 states; may be null.
   void* compute;
   DType compute_type;
+  bool split = false;  ///< `parameters` are the lower halves, and `compute` (bf16) the upper ones
   const float* control;
   std::int64_t count;
   optimizer::Rule rule;

@@ -336,8 +336,7 @@ void Views::move_states() {
       return;
     }
     add(work::Move{.from = own_gradient(group(), part()), .to = gradient_in_slot(slot)});
-    // Parameters that are the master weights.
-    if (resting().master < 0 && kind().parameter_place == Place::device)
+    if (layout_.widths.parameters_are_states() && kind().parameter_place == Place::device)
       add(work::Move{.from = own_parameters(part()), .to = parameters_in_slot(slot)});
     return;
   }
@@ -345,7 +344,7 @@ void Views::move_states() {
   for (const Travelling& one : in_state_slot(slot)) {
     if (!fetch)
       add(work::Move{.from = one.in_slot, .to = one.rest});
-    else if (!one.parameters || resting().master < 0)  // beside master weights they only leave
+    else if (!one.parameters || layout_.widths.parameters_are_states())  // else they only leave
       add(work::Move{.from = one.rest, .to = one.in_slot});
   }
 }

@@ -86,12 +86,11 @@ void States::stream(int group, int part, int norm) {
   const GroupLayout& kind = writer_.layout.groups[to_index(group)];
   const bool states_travel = kind.state_place != Place::device;
   const bool parameters_travel = kind.parameter_place != Place::device;
-  // Parameters that are the master weights are read, too.
   std::vector<int> fetched, evicted;
   if (states_travel) fetched = evicted = resting_states(group);
   if (parameters_travel) {
     evicted.push_back(resting.parameters);
-    if (resting.master < 0) fetched.push_back(resting.parameters);
+    if (writer_.layout.widths.parameters_are_states()) fetched.push_back(resting.parameters);
   }
   const auto [slot, freed] = take(device_);
   Action update{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
@@ -126,8 +125,8 @@ void States::update_on_host(int group, int part, int norm) {
   const auto [slot, freed] = take(host_);
   Action evict{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
   wait_for_sum(group, evict);
-  // Parameters that are the master weights are read, too.
-  if (parameters_travel && resting.master < 0) evict.reads.push_back(resting.parameters);
+  if (parameters_travel && writer_.layout.widths.parameters_are_states())
+    evict.reads.push_back(resting.parameters);
   if (freed) evict.after.push_back(*freed);
   const int evicted = add(ActionKind::evict_states, Lane::host_out, group, part, std::move(evict));
   host_.filled_by.try_emplace(slot, evicted);

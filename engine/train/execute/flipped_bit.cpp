@@ -88,7 +88,8 @@ void FlippedBit::flip(std::int64_t step, int rank, StateStore& states) const {
   } else if (owned) {
     flip_bit(states.own_parameters(group_).narrow(0, place - own.begin, 1), bit_);
   }
-  if (owned && states.master_at_rest(group_).memory != nullptr)
+  const GroupMemory* const master = states.master_at_rest(group_).memory;
+  if (owned && master != nullptr && master->dtype() == at::kFloat)  // else the bit was the weight's
     flip_bit(states.master(group_).narrow(0, place - own.begin, 1), bit_);
 }
 

@@ -23,11 +23,11 @@ HostCopies::HostCopies(c10::Device device, const std::string& pci_bus)
                   StagedCopy::Options{.work = {.threads = threads, .cores = std::move(cores)}});
 }
 
-at::Tensor HostCopies::copy(const at::Tensor& values) {
+at::Tensor HostCopies::copy(const at::Tensor& values, at::ScalarType type) {
   if (!staged_ || !values.is_cuda())
-    return values.to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  const at::Tensor whole = values.to(at::kFloat).contiguous();
-  at::Tensor copy = at::empty(whole.sizes(), at::TensorOptions(at::kFloat));
+    return values.to(at::kCPU, type, /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor whole = values.to(type).contiguous();
+  at::Tensor copy = at::empty(whole.sizes(), at::TensorOptions(type));
   staged_->to_host(stream_, copy, whole);
   return copy;
 }

@@ -11,7 +11,7 @@
 
 namespace dstrain {
 
-/// Copies of tensors in fp32 in pageable host memory. Those of a GPU travel through pinned buffers,
+/// Copies of tensors in pageable host memory. Those of a GPU travel through pinned buffers,
 /// from which threads write them: the driver alone copies with one thread.
 class HostCopies {
  public:
@@ -19,7 +19,7 @@ class HostCopies {
   HostCopies(c10::Device device, const std::string& pci_bus);
 
   /// Holds the values once finish() has returned.
-  [[nodiscard]] at::Tensor copy(const at::Tensor& values);
+  [[nodiscard]] at::Tensor copy(const at::Tensor& values, at::ScalarType type);
   void finish();
 
  private:

@@ -96,13 +96,16 @@ bool Replicas::holds(int group, int rank) const {
 }
 
 void Replicas::hash(int group, const at::Tensor& sum) const {
-  std::uint64_t salt = static_cast<std::uint64_t>(group) * (2 + to_index(states_.num_moments()));
+  std::uint64_t salt = static_cast<std::uint64_t>(group) * (3 + to_index(states_.num_moments()));
   if (kind_ == Kind::parameters) {
     const at::Tensor whole = states_.resident_parameters(group);
     add_hash(whole.defined() ? whole : states_.own_parameters(group), salt, sum);
     return;
   }
-  add_hash(states_.master(group), salt, sum);
+  const at::Tensor master = states_.master(group);
+  add_hash(master, salt, sum);
+  if (master.scalar_type() == at::kShort)  // lower halves of weights
+    add_hash(states_.own_parameters(group), ++salt, sum);
   for (int m = 0; m < states_.num_moments(); ++m) {
     const Range own = states_.moment_range(group, m);
     if (!own.empty()) add_hash(states_.moment(group, m, own), ++salt, sum);

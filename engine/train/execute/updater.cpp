@@ -124,15 +124,17 @@ void Updater::update(int group, double lr, const at::Tensor& control, Communicat
 }
 
 void Updater::average(int group, double share, const at::Tensor& control) {
-  const at::Tensor weights = states_.master(group), average = states_.average(group);
-  // Weights in bf16 are copied to fp32, a piece at a time.
+  const at::Tensor average = states_.average(group);
+  const Range own = states_.own_range(group);
+  // Weights that do not lie there in fp32 are copied, a piece at a time.
   constexpr std::int64_t kPiece = std::int64_t{1} << 22;
-  const std::int64_t piece = weights.scalar_type() == at::kFloat ? weights.numel() : kPiece;
-  for (std::int64_t begin = 0; begin < weights.numel(); begin += piece) {
-    const std::int64_t count = std::min(piece, weights.numel() - begin);
+  const bool fp32 = states_.master(group).scalar_type() == at::kFloat;
+  for (std::int64_t begin = 0; begin < own.size(); begin += fp32 ? own.size() : kPiece) {
+    const std::int64_t count = fp32 ? own.size() : std::min(kPiece, own.size() - begin);
+    const Range piece = moved({begin, begin + count}, own.begin);
     optimizer::update({.master = average.narrow(0, begin, count),
                        .moments = {},
-                       .gradient = weights.narrow(0, begin, count).to(at::kFloat),
+                       .gradient = states_.weights(group, piece).to(at::kFloat),
                        .compute = {},
                        .rule = optimizer::Average{.share = share}},
                       control);

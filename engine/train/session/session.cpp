@@ -165,6 +165,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       StateOptions{.device = device_.device,
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
+                   .split_weights = strategy_->layout.widths.master == 2,
                    .narrow_gradients = recipe.precision.gradients == GradientType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .first_moments = first_moments(recipe.optimizer),

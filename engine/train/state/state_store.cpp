@@ -18,6 +18,7 @@
 #include "engine/base/side_by_side.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
+#include "engine/kernels/optimizer/optimizer.h"
 #include "engine/models/four_bits.h"
 #include "engine/models/random_weights.h"
 #include "engine/train/execute/host_copies.h"
@@ -115,7 +116,11 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   }
   const HostPlaces places = {options_.device, options_.pci_bus, options_.offload_path};
   const at::ScalarType state_type = options_.narrow_states ? options_.compute : at::kFloat;
-  if (options_.compute != at::kFloat && !options_.narrow_states)
+  DSTRAIN_CHECK(!options_.split_weights || options_.compute == at::kBFloat16,
+                "upper halves of weights are bf16 parameters");
+  if (options_.split_weights)
+    master_.emplace("lower halves of master weights", at::kShort, places);
+  else if (options_.compute != at::kFloat && !options_.narrow_states)
     master_.emplace("master weights", at::kFloat, places);
   const OptimizerRow& row = optimizer_row(options_.optimizer);
   const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
@@ -184,75 +189,6 @@ void StateStore::bind_block_states() {
   if (average_) bind_block_averages(all_means);
 }
 
-Range StateStore::own_range(int group) const {
-  if (!holds(group)) return {};
-  // What the rank holds of a frozen group is what it reads, draws and hands out.
-  const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
-  return partition == Partition::sharded
-             ? flat(group).shard(options_.mesh.coordinate(options_.rank, kind(group).cut))
-             : Range{0, flat(group).padded()};
-}
-
-at::Tensor StateStore::resident_parameters(int group) const {
-  if (!holds(group) || kind(group).parameters == Partition::sharded ||
-      kind(group).parameter_place != Place::device)
-    return {};
-  return parameters_.view(group, {0, flat(group).padded()});
-}
-
-StateStore::Resting StateStore::parameters_at_rest(int group) const {
-  const bool shard = kind(group).parameters == Partition::sharded;
-  return {&parameters_, shard ? 0 : own_range(group).begin};
-}
-
-StateStore::Resting StateStore::master_at_rest(int group) const {
-  if (!master_ || !trainable(group)) return {};
-  return {&*master_, 0};
-}
-
-StateStore::Resting StateStore::moment_at_rest(int group, int index) const {
-  return {&moments_[to_index(index)], own_range(group).begin - moment_range(group, index).begin};
-}
-
-StateStore::Resting StateStore::at_rest(int group, int state) const {
-  if (is_average(state)) return {&*average_, 0};
-  if (state > 0) return moment_at_rest(group, state - 1);
-  const Resting master = master_at_rest(group);
-  return master.memory != nullptr ? master : parameters_at_rest(group);
-}
-
-at::Tensor StateStore::own_parameters(int group) const {
-  const auto [memory, begin] = parameters_at_rest(group);
-  return memory->view(group, moved({0, own_range(group).size()}, begin));
-}
-
-at::Tensor StateStore::load_parameters(int group) const {
-  const auto [memory, begin] = parameters_at_rest(group);
-  return memory->load(group, moved({0, own_range(group).size()}, begin));
-}
-
-at::Tensor StateStore::master(int group) const {
-  const auto [memory, begin] = at_rest(group, 0);
-  return memory->view(group, moved({0, own_range(group).size()}, begin));
-}
-
-at::Tensor StateStore::moment(int group, int index, Range part) const {
-  DSTRAIN_CHECK(part.empty() || intersect(part, moment_range(group, index)) == part,
-                "a moment that is not held");
-  return moments_[to_index(index)].view(group, moved(part, -moment_range(group, index).begin));
-}
-
-/// `part` is of the flat group.
-at::Tensor StateStore::load_state(int group, int state, Range part) const {
-  const auto [memory, begin] = at_rest(group, state);
-  return memory->load(group, moved(part, begin - own_range(group).begin));
-}
-
-void StateStore::store_state(int group, int state, Range part, const at::Tensor& values) {
-  const auto [memory, begin] = at_rest(group, state);
-  memory->store(group, moved(part, begin - own_range(group).begin), values);
-}
-
 void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::*member) {
   const auto& parameters = groups_[to_index(group)];
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -270,7 +206,7 @@ void StateStore::unbind_values(int group) {
 }
 
 void StateStore::refresh_own_parameters() {
-  if (!master_) return;
+  if (!master_ || options_.split_weights) return;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
     const auto [memory, begin] = parameters_at_rest(g);
@@ -479,8 +415,23 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
   HostCopies copies(options_.device, options_.pci_bus);
   for_each_saved([&](int g, int state, Range saved) {
     if (wanted <= room || at_rest(g, state).memory->place(g) == Place::device) {
-      const at::Tensor copy = copies.copy(load_state(g, state, saved));
       part.copied_values += saved.size();
+      if (in_halves(g, state)) {
+        const at::Tensor lower = copies.copy(load(at_rest(g, state), g, saved), at::kShort),
+                         upper = copies.copy(load(parameters_at_rest(g), g, saved), at::kBFloat16);
+        for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
+          part.reads.emplace_back([lower, upper, offset](Range range, std::span<float> into) {
+            const auto piece = [&](const at::Tensor& half) {
+              return half.narrow(0, offset + range.begin, range.size());
+            };
+            at::from_blob(into.data(), {range.size()}, at::kFloat)
+                .copy_(optimizer::join(piece(upper), piece(lower)));
+          });
+          part.pieces.push_back(std::move(box));
+        });
+        return;
+      }
+      const at::Tensor copy = copies.copy(load_state(g, state, saved), at::kFloat);
       for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
         part.reads.emplace_back([copy, offset](Range range, std::span<float> into) {
           std::copy_n(copy.const_data_ptr<float>() + offset + range.begin, range.size(),

@@ -26,7 +26,8 @@ struct StateOptions {
   at::ScalarType compute = at::kFloat;
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
-  bool narrow_gradients = false;                   ///< in the compute dtype, which is bf16
+  bool split_weights = false;     ///< the parameters (bf16) are the upper halves of master weights
+  bool narrow_gradients = false;  ///< in the compute dtype, which is bf16
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
   std::vector<double> first_moments = {};          ///< what each starts from; none given: 0
   bool average = false;     ///< of trained weights and of untrained tensors in fp32, kept in fp32
@@ -62,8 +63,11 @@ class StateStore {
   [[nodiscard]] at::Tensor resident_parameters(int group) const;
   /// What this rank updates; on the host where they rest there. Not of parameters in a file.
   [[nodiscard]] at::Tensor own_parameters(int group) const;
-  /// Not of master weights in a file.
+  /// What the rank updates beside its own parameters: fp32 weights, or their lower halves; where
+  /// there are neither, the parameters. Not of what is in a file.
   [[nodiscard]] at::Tensor master(int group) const;
+  /// `part` of the weights as they are updated, in fp32 or as they are; of halves a copy.
+  [[nodiscard]] at::Tensor weights(int group, Range part) const;
   /// A view of what this rank updates, or what the file holds of it.
   [[nodiscard]] at::Tensor load_parameters(int group) const;
   /// `part` of a moment of the group, which lies in moment_range. Not of moments in a file.
@@ -75,7 +79,7 @@ class StateStore {
     const GroupMemory* memory = nullptr;
     std::int64_t begin = 0;
   };
-  /// Null where the parameters are the master weights.
+  /// Master weights or their lower halves. Null where the parameters are the master weights.
   [[nodiscard]] Resting master_at_rest(int group) const;
   /// Moments of an element-wise rule: of all the rank updates.
   [[nodiscard]] Resting moment_at_rest(int group, int index) const;
@@ -188,8 +192,14 @@ class StateStore {
   void bind_block_averages(const at::Tensor& all_means);
   /// Averages begin as what they are averages of.
   void start_average();
-  /// `part` of a state.
+  /// The state is weights in halves: the lower ones rest where at_rest says.
+  [[nodiscard]] bool in_halves(int group, int state) const {
+    return state == 0 && options_.split_weights && trainable(group);
+  }
+  /// `part` of a state; of halves a copy on the host.
   [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;
+  [[nodiscard]] at::Tensor load(const Resting& at, int group, Range part) const;
+  void store(const Resting& at, int group, Range part, const at::Tensor& values);
   void store_state(int group, int state, Range part, const at::Tensor& values);
   /// Where state `state` rests.
   [[nodiscard]] Resting at_rest(int group, int state) const;
@@ -235,7 +245,8 @@ class StateStore {
   std::vector<std::vector<Matrix>> matrices_;
   GroupMemory parameters_;
   at::Tensor gradient_;
-  std::optional<GroupMemory> master_;  ///< nothing when the parameters are the master
+  /// Master weights or their lower halves; nothing when the parameters are the master.
+  std::optional<GroupMemory> master_;
   std::vector<GroupMemory> moments_;
   std::optional<GroupMemory> average_;  ///< frozen groups have no part in these three
   /// Untrained numbers and their average; `kept`: the numbers while the average is in their place.

@@ -1,6 +1,7 @@
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -36,7 +37,12 @@ void StateStore::bind_block_averages(const at::Tensor& all_means) {
 void StateStore::start_average() {
   if (!average_) return;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (trainable(g)) average(g).copy_(master(g));
+    if (!trainable(g)) continue;
+    const Range own = own_range(g);
+    for (std::int64_t begin = own.begin; begin < own.end; begin += kChunk) {
+      const Range chunk{begin, std::min(begin + kChunk, own.end)};
+      average(g).narrow(0, begin - own.begin, chunk.size()).copy_(weights(g, chunk));
+    }
   }
   for (AveragedState& state : averaged_states_) state.average.copy_(state.value);
 }
