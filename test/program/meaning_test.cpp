@@ -50,10 +50,10 @@ Case wired(const Wires& wires) {
 }
 
 Case resting(int stage, int shard, Place states, Place parameters, UpdateMethod method,
-             bool master = true) {
+             int master = 4) {
   Case c = small(stage, shard, 1, true);
   c.layout.chunk = 1024;
-  if (!master) c.layout.widths.master = 0;
+  c.layout.widths.master = master;
   for (GroupLayout& kind : c.layout.groups) {
     kind.state_place = states;
     kind.parameter_place = parameters;
@@ -109,10 +109,12 @@ std::vector<Named> cases() {
   add("second shards", wired({.second_degree = 2}));
   add("all of ZeRO++",
       wired({.gather = CodeFormat::int8, .reduce = CodeFormat::int8, .second_degree = 2}));
-  for (const bool master : {true, false}) {
+  for (const int master : {4, 2, 0}) {
     for (const UpdateMethod method : {UpdateMethod::streamed, UpdateMethod::host}) {
       const std::string how = fmt::format("{}{}", method == UpdateMethod::host ? "CPU" : "slots",
-                                          master ? "" : ", no master weights");
+                                          master == 4   ? ""
+                                          : master == 2 ? ", weights in halves"
+                                                        : ", no master weights");
       add("states on the host, " + how, resting(1, 2, pinned, device, method, master));
       add("all on the host, " + how, resting(3, 2, pinned, pinned, method, master));
     }

@@ -21,21 +21,20 @@ using test::problems;
 struct Offload {
   Place states = Place::device, parameters = Place::device, inputs = Place::device;
   UpdateMethod update_method = UpdateMethod::device;
-  bool master_apart = true;  ///< not the parameters themselves
-  bool mixed = false;        ///< every second group is updated by the other method
+  int master = 4;      ///< bytes; 2: beside parameters that are the upper halves, 0: these are it
+  bool mixed = false;  ///< every second group is updated by the other method
 };
 
 std::string name(const Offload& o) {
-  return fmt::format(
-      "states {}, parameters {}, inputs {}, update {}, {}{}", place_name(o.states),
-      place_name(o.parameters), place_name(o.inputs), static_cast<int>(o.update_method),
-      o.master_apart ? "master weights" : "no master weights", o.mixed ? ", mixed" : "");
+  return fmt::format("states {}, parameters {}, inputs {}, update {}, master weights {}{}",
+                     place_name(o.states), place_name(o.parameters), place_name(o.inputs),
+                     static_cast<int>(o.update_method), o.master, o.mixed ? ", mixed" : "");
 }
 
 Case offloaded(Case c, const Offload& offload) {
   c.layout.chunk = 1024;
   c.options.inputs = offload.inputs;
-  if (!offload.master_apart) c.layout.widths.master = 0;
+  c.layout.widths.master = offload.master;
   for (std::size_t g = 0; g < c.layout.groups.size(); ++g) {
     GroupLayout& kind = c.layout.groups[g];
     kind.state_place = offload.states;
@@ -51,17 +50,18 @@ Case offloaded(Case c, const Offload& offload) {
 std::vector<Offload> offloads(bool parameters_may) {
   using enum Place;
   std::vector<Offload> list;
-  for (const bool apart : {true, false}) {
+  for (const int master : {4, 2, 0}) {
     for (const Place inputs : {device, pinned}) {
-      list.push_back({.inputs = inputs, .master_apart = apart});
+      list.push_back({.inputs = inputs, .master = master});
       for (const bool mixed : {false, true}) {
         for (const UpdateMethod update_method : {UpdateMethod::streamed, UpdateMethod::host}) {
-          list.push_back({pinned, device, inputs, update_method, apart, mixed});
-          if (parameters_may) list.push_back({pinned, pinned, inputs, update_method, apart, mixed});
+          list.push_back({pinned, device, inputs, update_method, master, mixed});
+          if (parameters_may)
+            list.push_back({pinned, pinned, inputs, update_method, master, mixed});
         }
       }
       if (parameters_may)
-        list.push_back({device, pinned, inputs, UpdateMethod::streamed, apart, false});
+        list.push_back({device, pinned, inputs, UpdateMethod::streamed, master, false});
     }
   }
   return list;
@@ -109,20 +109,21 @@ TEST_CASE("no wait of a program with offload can be left out", "[program][proper
 TEST_CASE("no action of a program with offload can be left out, doubled or changed",
           "[program][property]") {
   const UpdateMethod update_method = GENERATE(UpdateMethod::streamed, UpdateMethod::host);
-  const bool parameters = GENERATE(false, true), apart = GENERATE(false, true);
+  const bool parameters = GENERATE(false, true);
+  const int master = GENERATE(4, 2, 0);
   const int shard = GENERATE(1, 2);
   const Case c = offloaded(
       test::make_case(3, shard, 1, 5,
                       {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)}),
       {Place::pinned, parameters ? Place::pinned : Place::device, Place::pinned, update_method,
-       apart, false});
+       master, false});
   const Program program = training_program(c.layout, c.cost, c.options);
   REQUIRE(problems(program, c) == "");
   CHECK_FALSE(test::indices(program, ActionKind::evict_input).empty());
   CHECK_FALSE(test::indices(program, ActionKind::evict_states).empty());
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    CAPTURE(name({.update_method = update_method}), parameters, apart, shard, i,
+    CAPTURE(name({.update_method = update_method}), parameters, master, shard, i,
             describe(action, c.cost));
     const auto broken = [&](const std::function<void(Action&)>& mutate) {
       Program copy = program;
@@ -134,7 +135,7 @@ TEST_CASE("no action of a program with offload can be left out, doubled or chang
     CHECK(problems(twice, c) != "");
     CHECK(broken([](Action& a) { a.part = a.part < 0 ? 0 : a.part + 1; }));
     CHECK(broken([](Action& a) { a.lane = a.lane == Lane::host ? Lane::compute : Lane::host; }));
-    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
         CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));
