@@ -5,6 +5,7 @@
 
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/embedding/kernels.h"
+#include "engine/kernels/gradient_format.h"
 
 /// Token embedding. Backward sorts the rows by token (radix sort is stable, so rows of a token keep
 /// their order) and sums them in chunks of the sorted list. A token's rows that lie within a chunk
@@ -279,19 +280,17 @@ void embed_tokens_backward(const EmbedTokensBackward& args, cudaStream_t stream)
   const unsigned chunks = static_cast<unsigned>(num_chunks(args.rows));
   const unsigned columns = blocks_for(args.dim, kPack * kWarp);
   const dim3 blocks(chunks, blocks_for(columns, kWarps)), fragments(chunks, columns);
-  if (args.table == DType::f32) {
+  with_gradient(args.table, [&]<DType kType>(GradientFormat<kType>) {
+    using G = GradientElement<kType>;
     with_type(args.dtype, [&](auto zero) {
-      sum_chunks_kernel<decltype(zero), float>
-          <<<blocks, kWarps * kWarp, 0, stream>>>(args, scratch);
+      // A gradient in 16 bits is one of a computation in them.
+      if constexpr (std::is_same_v<G, float> || std::is_same_v<G, decltype(zero)>) {
+        sum_chunks_kernel<decltype(zero), G><<<blocks, kWarps * kWarp, 0, stream>>>(args, scratch);
+      }
     });
     check_launch("sum_chunks");
-    add_fragments_kernel<float><<<fragments, kWarps * kWarp, 0, stream>>>(args, scratch);
-  } else {
-    sum_chunks_kernel<__nv_bfloat16, __nv_bfloat16>
-        <<<blocks, kWarps * kWarp, 0, stream>>>(args, scratch);
-    check_launch("sum_chunks");
-    add_fragments_kernel<__nv_bfloat16><<<fragments, kWarps * kWarp, 0, stream>>>(args, scratch);
-  }
+    add_fragments_kernel<G><<<fragments, kWarps * kWarp, 0, stream>>>(args, scratch);
+  });
   check_launch("add_fragments");
 }
 

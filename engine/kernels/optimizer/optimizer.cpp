@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_format.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/optimizer/kernels.h"
 #include "engine/kernels/optimizer/optimizer_cpu.h"
@@ -27,10 +28,12 @@ void check_control(const at::Tensor& control, const at::Tensor& like) {
                 "optimizer: the control tensor is not fp32 of kControlSize on the device");
 }
 
-/// fp32 or bf16.
+/// In one of the formats of gradients.
 void check_gradient(const at::Tensor& gradient, const at::Tensor& like) {
-  const bool narrow = gradient.defined() && gradient.scalar_type() == at::kBFloat16;
-  check_flat("the gradient", gradient, like, narrow ? at::kBFloat16 : at::kFloat);
+  DSTRAIN_CHECK(gradient.defined(), "optimizer: there is no gradient");
+  kernels::with_gradient(ops::kernel_dtype(gradient), [&](auto) {
+    check_flat("the gradient", gradient, like, gradient.scalar_type());
+  });
 }
 
 /// The compute copy's pointer and dtype; null and fp32 where there is none.
@@ -125,8 +128,8 @@ kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) 
       !halves || (!direction && compute != nullptr && compute_type == kernels::DType::bf16),
       "optimizer: lower halves of weights want the upper ones as bf16 parameters");
   DSTRAIN_CHECK(
-      args.gradient_type == kernels::DType::f32 || rounded || compute_type == kernels::DType::bf16,
-      "optimizer: a gradient in bf16 is one of a computation in bf16");
+      args.gradient_type == kernels::DType::f32 || rounded || compute_type == args.gradient_type,
+      "optimizer: a gradient in 16 bits is one of a computation in them");
   DSTRAIN_CHECK(std::cmp_equal(step.moments.size(), num_moments(step.rule)),
                 "optimizer: the rule has another number of moments");
   for (std::size_t m = 0; m < step.moments.size(); ++m) {

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/gradient_format.h"
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
@@ -212,8 +213,9 @@ void launch_update(const OptimizerUpdate& args, const Rule& rule, cudaStream_t s
   check_launch("optimizer");
 }
 
-template <typename T, int V>
+template <typename T>
 unsigned launch_squares(const AddSquares& args, cudaStream_t stream) {
+  constexpr int V = 16 / sizeof(T);
   const unsigned blocks =
       std::min<unsigned>(flat_blocks(args.count, kWide), static_cast<unsigned>(kSquarePartials));
   const bool wide = aligned(args.x, V * sizeof(T));
@@ -227,9 +229,10 @@ unsigned launch_squares(const AddSquares& args, cudaStream_t stream) {
 
 void add_squares(const AddSquares& args, cudaStream_t stream) {
   if (args.count == 0) return;
-  const unsigned blocks = args.type == DType::bf16
-                              ? launch_squares<__nv_bfloat16, kPack>(args, stream)
-                              : launch_squares<float, kWide>(args, stream);
+  unsigned blocks = 0;
+  with_gradient(args.type, [&]<DType kType>(GradientFormat<kType>) {
+    blocks = launch_squares<GradientElement<kType>>(args, stream);
+  });
   add_squares_kernel<<<1, kThreads, 0, stream>>>(args, static_cast<int>(blocks));
   check_launch("add_squares");
 }
@@ -244,21 +247,19 @@ void update(const OptimizerUpdate& args, cudaStream_t stream) {
   std::visit(
       [&](const auto& rule) {
         using Rule = std::decay_t<decltype(rule)>;
-        using T = __nv_bfloat16;
-        const bool narrow = args.gradient_type == DType::bf16;  // and so is copy or direction
-        if (args.states == DType::bf16) {
-          return narrow ? launch_update<Rule, Form::rounded, T, T>(args, rule, stream)
-                        : launch_update<Rule, Form::rounded, T, float>(args, rule, stream);
-        }
-        if constexpr (!Rule::kDirection) {
-          if (args.split) {
-            return narrow ? launch_update<Rule, Form::split, T, T>(args, rule, stream)
-                          : launch_update<Rule, Form::split, T, float>(args, rule, stream);
+        with_gradient(args.gradient_type, [&]<DType kType>(GradientFormat<kType>) {
+          using G = GradientElement<kType>;
+          using T = __nv_bfloat16;
+          if (args.states == DType::bf16)
+            return launch_update<Rule, Form::rounded, T, G>(args, rule, stream);
+          if constexpr (!Rule::kDirection) {
+            if (args.split) return launch_update<Rule, Form::split, T, G>(args, rule, stream);
           }
-        }
-        if (narrow) return launch_update<Rule, Form::exact, T, T>(args, rule, stream);
-        with_type(args.compute_type, [&](auto zero) {
-          launch_update<Rule, Form::exact, decltype(zero), float>(args, rule, stream);
+          with_type(args.compute_type, [&](auto zero) {
+            // A gradient in 16 bits is one of a computation in them.
+            if constexpr (std::is_same_v<G, float> || std::is_same_v<G, decltype(zero)>)
+              launch_update<Rule, Form::exact, decltype(zero), G>(args, rule, stream);
+          });
         });
       },
       args.rule);

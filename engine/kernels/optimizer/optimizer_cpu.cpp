@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/gradient_format.h"
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
@@ -64,15 +65,12 @@ double sum_squares(std::int64_t count, const Value& value) {
 }  // namespace
 
 void add_squares(const AddSquares& args) {
-  const float sum = static_cast<float>(
-      static_cast<double>(args.factor) *
-      (args.type == DType::bf16
-           ? sum_squares(args.count, [x = static_cast<const std::uint16_t*>(args.x)](
-                                         std::int64_t i) { return bf16_value(x[i]); })
-           : sum_squares(args.count, [x = static_cast<const float*>(args.x)](std::int64_t i) {
-               return x[i];
-             })));
-  *args.sum += sum;
+  double sum = 0;
+  with_gradient(args.type, [&]<DType kType>(GradientFormat<kType>) {
+    sum = sum_squares(args.count,
+                      [x = args.x](std::int64_t i) { return gradient_value<kType>(x, i); });
+  });
+  *args.sum += static_cast<float>(static_cast<double>(args.factor) * sum);
 }
 
 bool has(VectorUnit unit) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "engine/kernels/gradient_format.h"
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/fixed_order.h"
 #include "engine/kernels/optimizer/optimizer_cpu.h"
@@ -82,8 +83,9 @@ template <VectorUnit kUnit>
 const float* gradient_at(const OptimizerUpdate& args, std::int64_t i, std::int64_t count,
                          float (&room)[kBlock]) {
   if (args.gradient_type == DType::f32) return static_cast<const float*>(args.gradient) + i;
-  const std::uint16_t* __restrict from = static_cast<const std::uint16_t*>(args.gradient) + i;
-  for (std::int64_t k = 0; k < count; ++k) room[k] = bf16_value(from[k]);
+  with_gradient(args.gradient_type, [&, from = args.gradient]<DType kType>(GradientFormat<kType>) {
+    for (std::int64_t k = 0; k < count; ++k) room[k] = gradient_value<kType>(from, i + k);
+  });
   return room;
 }
 
