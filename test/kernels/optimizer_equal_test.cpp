@@ -129,16 +129,18 @@ at::Tensor joined(const std::vector<at::Tensor>& buffers) {
   return optimizer::join(buffers[4].view(at::kBFloat16), buffers[1].view(at::kShort));
 }
 
-TEST_CASE("a weight in halves is that weight, and its upper half the nearest bf16",
-          "[kernels][cpu]") {
+TEST_CASE("a weight in halves is that weight, and its upper half the nearest bf16", "[kernels]") {
+  const auto device = GENERATE(from_range(test::devices()));
   const std::int64_t count = 300'000;
   const at::Tensor bits = at::empty({count}, at::kInt);
   for (std::int64_t i = 0; i < count; ++i)
     bits.mutable_data_ptr<std::int32_t>()[i] =
         std::bit_cast<std::int32_t>(test::delicate_bits(9, i));
   const at::Tensor weights = bits.view(at::kFloat);
-  const auto [upper, lower] = optimizer::split(weights);
-  const at::Tensor found = optimizer::join(upper, lower), nearest = weights.to(at::kBFloat16);
+  const optimizer::Halves halves = optimizer::split(weights.to(device));
+  const at::Tensor upper = halves.upper.cpu(), lower = halves.lower.cpu();
+  const at::Tensor found = optimizer::join(halves.upper, halves.lower).cpu(),
+                   nearest = weights.to(at::kBFloat16);
   std::int64_t ties = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const float weight = weights.const_data_ptr<float>()[i];
