@@ -60,9 +60,10 @@ Halves split(const at::Tensor& weights) {
 
 at::Tensor join(const at::Tensor& upper, const at::Tensor& lower) {
   DSTRAIN_CHECK(upper.scalar_type() == at::kBFloat16 && lower.scalar_type() == at::kShort &&
-                    upper.sizes() == lower.sizes() && upper.is_contiguous() &&
-                    lower.is_contiguous(),
-                "optimizer: halves of weights are bf16 and 16-bit integers, dense, of one size");
+                    upper.sizes() == lower.sizes() && upper.device() == lower.device() &&
+                    upper.is_contiguous() && lower.is_contiguous(),
+                "optimizer: halves of weights are bf16 and 16-bit integers, dense, of one size and "
+                "on one device");
   if (lower.is_cpu()) return join_on_host(upper, lower);
   // As a signed number the lower half takes back that the upper one was rounded up.
   return upper.view(at::kShort)

@@ -198,6 +198,7 @@ class StateStore {
   }
   /// `part` of a state; of halves a copy on the host.
   [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;
+  /// `part` of what rests there.
   [[nodiscard]] at::Tensor load(const Resting& at, int group, Range part) const;
   void store(const Resting& at, int group, Range part, const at::Tensor& values);
   void store_state(int group, int state, Range part, const at::Tensor& values);

@@ -90,8 +90,9 @@ void StateStore::store_state(int group, int state, Range part, const at::Tensor&
 
 at::Tensor StateStore::weights(int group, Range part) const {
   const at::Tensor rest = load(at_rest(group, 0), group, part);
-  return in_halves(group, 0) ? optimizer::join(load(parameters_at_rest(group), group, part), rest)
-                             : rest;
+  if (!in_halves(group, 0)) return rest;
+  const at::Tensor upper = load(parameters_at_rest(group), group, part);
+  return optimizer::join(upper, rest.to(upper.device()));
 }
 
 }  // namespace dstrain
