@@ -11,6 +11,7 @@
 #include "cmd/planned_model.h"
 #include "cmd/preparation_progress.h"
 #include "cmd/recipe_words.h"
+#include "cmd/text_sets.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
@@ -107,10 +108,7 @@ int prepare(const PrepareOptions& options) {
   PreparationProgress terminal;
   const bool packed = recipe.data.pack != Pack::none && any_reads(recipe.data, "data.pack");
   if (packed || always_packed(recipe.data)) return prepare_images(recipe, options, terminal);
-  const auto is_text = [](const DataConfig& one) {
-    return dataset_row(one.name).modality == Modality::text;
-  };
-  if (!std::ranges::all_of(sets_of(recipe.data), is_text)) {
+  if (!all_text(recipe.data)) {
     throw Error(ErrorKind::usage,
                 "this recipe's data needs no preparation: it is not text of files, and no images "
                 "are packed",

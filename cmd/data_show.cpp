@@ -11,6 +11,7 @@
 #include "cmd/overrides.h"
 #include "cmd/preparation_progress.h"
 #include "cmd/recipe_words.h"
+#include "cmd/text_sets.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/marked_text.h"
@@ -48,10 +49,7 @@ int show(const ShowOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
   const Recipe& recipe = loaded.recipe;
-  const auto is_text = [](const DataConfig& one) {
-    return dataset_row(one.name).modality == Modality::text;
-  };
-  if (!std::ranges::all_of(sets_of(recipe.data), is_text))
+  if (!all_text(recipe.data))
     throw Error(ErrorKind::usage, "this recipe's data is no text of files",
                 "samples of squad, metamathqa, jsonl and chat are shown");
   const Split split = options.split == "test" ? Split::test : Split::train;

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cmd/command.h"
@@ -18,8 +19,10 @@
 #include "cmd/version.h"
 #include "engine/base/day.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/base/module.h"
 #include "engine/base/output.h"
+#include "engine/base/unique_fd.h"
 #include "engine/program/measured_machine.h"
 #include "launcher/doctor/inspect_hosts.h"
 #include "launcher/hosts/allocation.h"
@@ -65,10 +68,23 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
   return inspect_hosts(allocation.hosts, *transport, how);
 }
 
+/// Standard output while it lives goes where standard error goes: all that a measurement says, its
+/// job included, beside one JSON object.
+class OutputToError {
+ public:
+  OutputToError() : output_(::dup(STDOUT_FILENO)) { ::dup2(STDERR_FILENO, STDOUT_FILENO); }
+  ~OutputToError() { ::dup2(output_.get(), STDOUT_FILENO); }
+  OutputToError(const OutputToError&) = delete;
+  OutputToError& operator=(const OutputToError&) = delete;
+
+ private:
+  UniqueFd output_;
+};
+
 /// Ranks in every slot of the hosts, in a job that trains nothing. Its folder goes when it ends
-/// well; what it measured is kept for plans.
-int measure_hosts(const DoctorOptions& options) {
-  const std::filesystem::path kept = measured_file_to_write();
+/// well; what it measured is kept for plans in file `kept` and put into `measured`.
+int measure_hosts(const DoctorOptions& options, const std::filesystem::path& kept,
+                  nlohmann::json& measured) {
   const Placement placement =
       place(allocate(options.request, probe_machine(), ::getenv), options.request.ranks);
   if (placement.nodes.size() < 2) {
@@ -97,14 +113,34 @@ int measure_hosts(const DoctorOptions& options) {
   save_network(kept, together.device, network);
   std::filesystem::remove_all(run);
   print_text("{}\n", describe(hosts));
-  for (const SlowHost& slow : slow_hosts(hosts))
+  measured["device"] = together.device;
+  measured["network"] = {{"hosts", network.hosts},
+                         {"ranks", network.ranks},
+                         {"bytes_per_s", network.bytes_per_s},
+                         {"latency_s", network.latency_s}};
+  for (const HostRates& host : hosts)
+    measured["hosts"].push_back({{"host", host.host},
+                                 {"product_tflops", host.product_tflops},
+                                 {"host_gb_s", host.host_gb_s},
+                                 {"pair_gb_s", host.pair_gb_s}});
+  measured["slow"] = nlohmann::json::array();
+  for (const SlowHost& slow : slow_hosts(hosts)) {
     print_text("{} is slow: {}\n", slow.host, slow.text);
+    measured["slow"].push_back({{"host", slow.host}, {"share", slow.share}, {"text", slow.text}});
+  }
   print_text(
       "all {} ranks of {} hosts: {:.3g} GB/s out of a host, {:.3g} us for a gather of few bytes\n",
       network.ranks, network.hosts, network.bytes_per_s * 1e-9, network.latency_s * 1e6);
   print_text("{}: written to {}; plan and launch use it for jobs of several hosts\n",
              together.device, kept.string());
   return 0;
+}
+
+int measure_here() {
+  std::string program = "dstrain";
+  std::string command = "measure";
+  std::array<char*, 3> argv = {program.data(), command.data(), nullptr};
+  return run_engine_library(2, argv.data());
 }
 
 int doctor(const DoctorOptions& options) {
@@ -118,15 +154,23 @@ int doctor(const DoctorOptions& options) {
   const std::vector<HostInspection> hosts = here ? inspect_this_machine() : inspect_all(options);
   bool usable = true;
   for (const HostInspection& host : hosts) usable = usable && host.usable();
-  print_text(options.json ? doctor_json(hosts) : doctor_text(hosts));
-  if (!usable) return exit_code(ErrorKind::hosts);
-  if (!options.measure) return 0;
-  if (!options.json) print_text("\n");
-  if (!here) return measure_hosts(options);
-  std::string program = "dstrain";
-  std::string command = "measure";
-  std::array<char*, 3> argv = {program.data(), command.data(), nullptr};
-  return run_engine_library(2, argv.data());
+  const bool measures = usable && options.measure;
+  if (!options.json) print_text(doctor_text(hosts));
+  nlohmann::json measured;
+  int code = usable ? 0 : exit_code(ErrorKind::hosts);
+  if (measures) {
+    std::optional<OutputToError> aside;
+    if (options.json) {
+      aside.emplace();
+    } else {
+      print_text("\n");
+    }
+    const std::filesystem::path kept = measured_file_to_write();
+    measured["file"] = kept.string();
+    code = here ? measure_here() : measure_hosts(options, kept, measured);
+  }
+  if (options.json) print_text(doctor_json(hosts, code == 0 ? measured : nlohmann::json()));
+  return code;
 }
 
 }  // namespace
@@ -165,7 +209,9 @@ Command add_doctor(CLI::App& root) {
   app->add_flag("--ship", options->ship,
                 "Copy this dstrain to hosts that lack it or have another version, and run it from "
                 "there.");
-  app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
+  app->add_flag(
+      "--json", options->json,
+      "Print one JSON object instead of tables; what a measurement says as it goes is on stderr.");
   app->add_flag(
       "--measure", options->measure,
       "Also measure this machine's rates (products, memory, host link, collectives; about "

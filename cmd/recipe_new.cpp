@@ -240,8 +240,9 @@ int make_recipe(NewOptions options) {
                questions);
   if (options.output.empty()) options.output = file_of(facts.model, options.data);
   refuse_old_file(options.output);
-  facts.data =
-      found_data(options.data, {.clips = facts.model.takes_clips(), .label = options.label});
+  facts.data = found_data(options.data, {.text = facts.model.takes_text(),
+                                         .clips = facts.model.takes_clips(),
+                                         .label = options.label});
   require_same_kind(facts.model, facts.data, options.data);
   refuse_without_effect(options, facts.data);
   settle_fields(facts.data, options, questions);
@@ -297,7 +298,8 @@ Command add_recipe_new(CLI::App& root) {
       "Images: a folder for each class, Food-101, CIFAR, parquet, tars. Text: JSON Lines, "
       "JSON or parquet of chats\n"
       "(messages, ShareGPT, Alpaca, prompt and completion, pairs of chosen and rejected), "
-      "SQuAD, MetaMathQA, or\nJSON Lines of any fields.");
+      "SQuAD, MetaMathQA,\nJSON Lines of any fields, tars of these, or tokens of `data prepare` "
+      "(*.tokens).");
   app->add_option("-o,--output", options->output,
                   "Recipe to write. Default: MODEL_DATA.yaml in this folder.");
   CLI::Option* full = app->add_flag("--full", options->full, "Train all weights.");

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -69,6 +70,17 @@ bool is_own_echo(int fd) {
          own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
+/// An IPv4 address in IPv6 clothes, as a listener on "::" sees it, is the IPv4 one.
+std::string plain_address(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> text{};
+  if (::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  constexpr std::string_view kMapped = "::ffff:";
+  const std::string_view found = text.data();
+  const bool four = found.starts_with(kMapped) && found.find('.') != std::string_view::npos;
+  return std::string(four ? found.substr(kMapped.size()) : found);
+}
+
 struct SocketName {
   std::string address;  ///< numeric; empty when the connection is gone
   std::string port;
@@ -79,14 +91,12 @@ SocketName name_of(int fd, int (*name_of_end)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage end{};
   socklen_t size = sizeof end;
   auto* generic = reinterpret_cast<sockaddr*>(&end);
-  std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   if (name_of_end(fd, generic, &size) != 0 ||
-      ::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+      ::getnameinfo(generic, size, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV) != 0) {
     return {};
   }
-  return {.address = host.data(), .port = port.data()};
+  return {.address = plain_address(generic, size), .port = port.data()};
 }
 
 }  // namespace
@@ -129,11 +139,9 @@ std::vector<std::string> addresses_of(const std::string& host) try {
   const Addresses found = resolve(host, 0, 0);
   std::vector<std::string> texts;
   for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
-    if (address->ai_family != AF_INET) continue;
-    std::array<char, INET_ADDRSTRLEN> text{};
-    const auto* four = reinterpret_cast<const sockaddr_in*>(address->ai_addr);
-    ::inet_ntop(AF_INET, &four->sin_addr, text.data(), text.size());
-    if (std::ranges::find(texts, text.data()) == texts.end()) texts.emplace_back(text.data());
+    std::string text = plain_address(address->ai_addr, address->ai_addrlen);
+    if (!text.empty() && std::ranges::find(texts, text) == texts.end())
+      texts.push_back(std::move(text));
   }
   return texts;
 } catch (const Error&) {

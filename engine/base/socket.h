@@ -20,8 +20,8 @@ struct ListeningSocket {
 /// Error{hosts} with the reason when it does not within `patience`.
 void await_address(const std::string& host, std::chrono::milliseconds patience);
 
-/// Numeric IPv4 addresses for which the host's name, or number, stands now; empty when it stands
-/// for none.
+/// Numeric addresses for which the host's name, or number, stands now; empty when it stands for
+/// none.
 [[nodiscard]] std::vector<std::string> addresses_of(const std::string& host);
 
 /// One attempt to connect to each address of the host's name. Error{hosts} with the reason when the

@@ -24,7 +24,7 @@ constexpr const char* kLookedFor =
     "test/CLASS/, or CLASS/), Food-101 (images/, meta/), CIFAR (binary or python version), parquet "
     "files of images, tar files of images (train-*.tar); train.jsonl, train.json or "
     "train-*.parquet, tar files of texts or chats (KEY.txt, KEY.json), SQuAD (train-v1.1.json), "
-    "MetaMathQA (MetaMathQA-395K.json)";
+    "MetaMathQA (MetaMathQA-395K.json), tokens of `dstrain data prepare` (*.tokens)";
 
 /// "3 .csv, 1 .zip": the files of a folder by the ends of their names; at most five of them.
 std::string files_in(const fs::path& folder) {
@@ -49,9 +49,6 @@ std::string hint_for_file(const fs::path& file) {
   }
   if (end == ".csv" || end == ".tsv")
     return "write each row as a JSON object on a line of its own, with the columns as fields";
-  if (end == ".tokens")
-    return "name the text that it was made of; in the recipe then set data.name: tokens and its "
-           "path";
   if (end == ".txt") return "write JSON Lines, such as {\"text\": \"...\"} for each text";
   return "JSON, JSON Lines and parquet files are read; images lie in a folder";
 }

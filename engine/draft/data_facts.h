@@ -40,7 +40,8 @@ struct DataFacts {
   int classes = 0;
   std::vector<std::string> class_names = {};
   int channels = 3;
-  bool pairs = false;  ///< of answers, a chosen and a rejected one
+  bool pairs = false;   ///< of answers, a chosen and a rejected one
+  bool marked = false;  ///< tokens that say which of them are trained
   // JSON Lines of any fields.
   std::vector<std::string> fields = {};    ///< texts, numbers and truth values of a record
   std::string question = {}, answer = {};  ///< two of them; no answer: which is not clear
@@ -53,8 +54,9 @@ struct DataFacts {
 [[nodiscard]] DataConfig config_of(DatasetName name, const std::string& path,
                                    const std::string& label = {});
 
-/// How images are looked at.
+/// What data is looked at for.
 struct LookOptions {
+  bool text = false;       ///< the model takes text: in tars with both, texts come before images
   bool clips = false;      ///< the model takes clips of frames
   std::string label = {};  ///< data.label
 };

@@ -219,7 +219,7 @@ void Drafter::write_text() {
 
 /// Which tokens are learnt, and whether samples share rows; of pairs preference.loss says both.
 void Drafter::write_loss() {
-  if (data_.name == DatasetName::chat)
+  if (data_.name == DatasetName::chat || data_.marked)
     add("data.loss", "assistant", "what the assistant says, in all turns");
   else if (data_.prompt.empty() && data_.name == DatasetName::jsonl)
     add("data.loss", "all", "plain text: each token is learnt");

@@ -10,6 +10,7 @@
 #include "engine/data/images/parquet_images.h"
 #include "engine/data/images/parquet_places.h"
 #include "engine/data/text/parquet.h"
+#include "engine/data/text/tar_records.h"
 #include "engine/data/text/tar_shards.h"
 #include "engine/data/text/test_folders.h"
 #include "engine/draft/data_facts.h"
@@ -122,16 +123,31 @@ std::optional<DataFacts> parquet_of_images(const fs::path& root, const std::stri
   return facts;
 }
 
-/// Whether a tar has a member that is an image.
-bool has_images(const fs::path& path) {
-  return std::ranges::any_of(TarFile(path).members(), [](const TarMember& member) {
-    return formats::is_image_name(member.name);
-  });
+/// Whether a tar has images, as data.name webdataset takes them. For a model of text those with a
+/// text beside are none; a class is no text.
+bool has_images(const fs::path& path, const LookOptions& options) {
+  const std::vector<text::TarSample> samples = text::tar_samples(TarFile(path));
+  const auto is_image = [](const std::string& ending) {
+    return ending.find('.') == std::string::npos && formats::is_image_name("x." + ending);
+  };
+  const auto is_text = [&](const auto& member) {
+    return !is_image(member.first) && member.first != "cls";
+  };
+  const auto has_image = [&](const text::TarSample& sample) {
+    return std::ranges::any_of(sample.members,
+                               [&](const auto& member) { return is_image(member.first); });
+  };
+  // --label says that these are images with classes.
+  if (options.text && options.label.empty() && !samples.empty() &&
+      std::ranges::any_of(samples.front().members, is_text))
+    return false;
+  return std::ranges::any_of(samples, has_image);
 }
 
-std::optional<DataFacts> images_in_tars(const fs::path& path, const std::string& label) {
+std::optional<DataFacts> images_in_tars(const fs::path& path, const LookOptions& options) {
+  const std::string& label = options.label;
   const std::optional<TarShards> tars = find_tar_shards(path.string());
-  if (!tars || tars->train.empty() || !has_images(tars->root / tars->train.front()))
+  if (!tars || tars->train.empty() || !has_images(tars->root / tars->train.front(), options))
     return std::nullopt;
   DataFacts facts = counted(DatasetName::webdataset, path,
                             fmt::format("images in tar files, with their classes in {}",
@@ -145,10 +161,10 @@ std::optional<DataFacts> images_in_tars(const fs::path& path, const std::string&
 
 std::optional<DataFacts> images_in(const fs::path& path, const LookOptions& options) {
   if (path_kind(path) != PathKind::folder)
-    return path.extension() == ".tar" ? images_in_tars(path, options.label) : std::nullopt;
+    return path.extension() == ".tar" ? images_in_tars(path, options) : std::nullopt;
   if (auto facts = published_set(path, options.label)) return facts;
   if (auto facts = parquet_of_images(path, options.label)) return facts;
-  if (!has_image_files(path)) return images_in_tars(path, options.label);
+  if (!has_image_files(path)) return images_in_tars(path, options);
   return images_of_folders(path, options.clips);
 }
 

@@ -19,6 +19,7 @@
 #include "engine/data/text/sources.h"
 #include "engine/data/text/tar_records.h"
 #include "engine/data/text/tar_shards.h"
+#include "engine/data/text/token_file.h"
 #include "engine/draft/data_facts.h"
 
 namespace dstrain::draft {
@@ -209,6 +210,24 @@ std::optional<fs::path> training_file(const fs::path& folder) {
   return std::nullopt;
 }
 
+/// Tokens that `dstrain data prepare` has made.
+DataFacts tokens_in(const fs::path& path) {
+  const text::Sources sources = text::find_sources(config_of(DatasetName::tokens, path.string()));
+  const fs::path& first = sources.train.files.front();
+  std::string problem;
+  const auto file = text::TokenFile::open_any(first, problem);
+  if (!file)
+    throw Error(ErrorKind::data, fmt::format("{}: {}", shown_path(first), problem),
+                "fetch it again, or prepare its source again");
+  const text::TokenFileSummary& summary = file->summary();
+  return {.name = DatasetName::tokens,
+          .path = path.string(),
+          .form = fmt::format("{} has tokens of {}, which dstrain data prepare has made",
+                              first.filename().string(), shown(summary.set)),
+          .own_test = !sources.test.files.empty(),
+          .marked = summary.marked};
+}
+
 }  // namespace
 
 void name_fields(DataFacts& facts, const std::string& question, const std::string& answer) {
@@ -237,11 +256,14 @@ void name_fields(DataFacts& facts, const std::string& question, const std::strin
 std::optional<DataFacts> text_in(const fs::path& path) {
   const bool folder = path_kind(path) == PathKind::folder;
   const std::string end = path.extension().string();
+  if (!folder && end == ".tokens") return tokens_in(path);
   if (!folder && end != ".json" && end != ".jsonl" && end != ".parquet" &&
       !is_tar_name(path.string()))
     return std::nullopt;
   const std::optional<fs::path> file = folder ? training_file(path) : path;
-  if (!file) return std::nullopt;
+  if (!file)
+    return text::list_files(path, "", ".tokens").empty() ? std::nullopt
+                                                         : std::optional(tokens_in(path));
   const bool tar = is_tar_name(file->string());
   const FirstRecord record = tar                               ? first_of_tar(*file)
                              : file->extension() == ".parquet" ? first_of_parquet(*file)

@@ -14,6 +14,7 @@
 #include "engine/data/text/encoder.h"
 #include "engine/data/text/format.h"
 #include "engine/data/text/sources.h"
+#include "engine/data/text/token_files.h"
 #include "engine/data/text/tokenizer_source.h"
 
 namespace dstrain::draft {
@@ -41,10 +42,14 @@ std::int64_t tokens_of(const text::Encoder& encoder, const text::Record& record,
 
 class LengthReader {
  public:
-  LengthReader(const DataConfig& data, const text::Encoder& encoder)
-      : data_(data), encoder_(encoder) {}
+  explicit LengthReader(const DataConfig& data) : data_(data) {}
 
-  void read(const text::SourceFiles& sources) {
+  /// Tokens are counted already, so all samples are looked at.
+  void read(const text::TokenFiles& files) {
+    for (std::int64_t i = 0; i < files.size(); ++i) lengths_.push_back(files.length(i));
+  }
+
+  void read(const text::SourceFiles& sources, const text::Encoder& encoder) {
     std::vector<double> sizes;
     for (const fs::path& file : sources.files)
       sizes.push_back(static_cast<double>(fs::file_size(file)));
@@ -53,8 +58,8 @@ class LengthReader {
     try {
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         text::text_format(data_).read(
-            data_, sources, sources.files[i], encoder_.system, [&](text::Record&& record) {
-              take(sources.files[i], record);
+            data_, sources, sources.files[i], encoder.system, [&](text::Record&& record) {
+              take(sources.files[i], record, encoder);
               share = all == 0 ? 1 : (before + record.share * sizes[i]) / all;
               if (std::cmp_greater_equal(lengths_.size() + static_cast<std::size_t>(unusable_),
                                          kLookedRecords))
@@ -95,9 +100,9 @@ class LengthReader {
   }
 
  private:
-  void take(const fs::path& file, const text::Record& record) {
+  void take(const fs::path& file, const text::Record& record, const text::Encoder& encoder) {
     std::string problem = record.problem;
-    const std::int64_t tokens = problem.empty() ? tokens_of(encoder_, record, problem) : 0;
+    const std::int64_t tokens = problem.empty() ? tokens_of(encoder, record, problem) : 0;
     if (problem.empty()) return lengths_.push_back(tokens);
     if (unusable_++ == 0)
       first_unusable_ = fmt::format("{}: {} {}: {}", shown_path(file),
@@ -105,7 +110,6 @@ class LengthReader {
   }
 
   const DataConfig& data_;
-  const text::Encoder& encoder_;
   std::vector<std::int64_t> lengths_;
   int unusable_ = 0;
   std::string first_unusable_;
@@ -118,9 +122,12 @@ TextLengths measure_lengths(const DataConfig& data, const std::string& weights) 
   const text::TextFormat& format = text::text_format(data);
   if (format.check != nullptr) format.check(data);
   const text::Sources sources = text::find_sources(data);
-  const text::Encoder encoder = text::tokenizer_source(data, weights).open();
-  LengthReader reader(data, encoder);
-  reader.read(sources.train);
+  const text::EncoderSource tokenizer = text::tokenizer_source(data, weights);
+  LengthReader reader(data);
+  if (format.prepared)
+    reader.read(text::open_prepared(sources.train.files, tokenizer.tokenizer));
+  else
+    reader.read(sources.train, tokenizer.open());
   return reader.lengths();
 }
 

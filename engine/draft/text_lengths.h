@@ -21,7 +21,8 @@ struct TextLengths {
   bool about = false;        ///< that is an estimate by the share of the files that was read
 };
 
-/// Encodes the first records by data.tokenizer, else by that of `weights`. Error{data} where none
+/// Encodes the first records by data.tokenizer, else by that of `weights`; prepared tokens are
+/// counted whole. Error{data} where none
 /// of them can be used, and as of the formats and the tokenizer.
 [[nodiscard]] TextLengths measure_lengths(const DataConfig& data, const std::string& weights);
 

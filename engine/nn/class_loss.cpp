@@ -33,9 +33,9 @@ Features class_loss(LayerPass& pass, const Features& logits, const AxisPart& ten
     pass.costs->add(std::move(layer));
   } else {
     pass.costs->add_to_last(layer);  // the classifier
-    // Terms of the loss; backward, the gradient of the logits.
-    pass.costs->hold_also(4 * row, logits.bytes());
   }
+  // Terms of the loss; backward, the gradient of the logits.
+  pass.costs->hold_also(4 * row, logits.bytes());
   return {.size = {{}, kFloatBytes}};
 }
 

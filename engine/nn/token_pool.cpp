@@ -34,15 +34,16 @@ std::vector<Features> first_token(LayerPass& pass, const std::vector<Features>& 
     costs.add({.name = "first token",  // numbers of the rows
                .saved_bytes = batch * static_cast<Bytes>(sizeof(std::int64_t))});
   for (const ExchangePass way : {ExchangePass::forward, ExchangePass::backward}) {
-    for (int term = 0; shared && term < 2; ++term)
+    for (std::size_t term = 0; shared && term < input.size(); ++term)
       costs.exchanges().push_back({.op = CommOp::all_reduce,
                                    .axis = CommAxis::tensor,
                                    .bytes = token,
                                    .width = costs.compute_bytes(),
                                    .pass = way});
   }
-  // The tokens of both inputs; backward, the gradients of both and of what led to them.
-  costs.hold(2 * token, 2 * stream + token);
+  // The tokens of all inputs; backward, the gradients of these and of what led to them.
+  const auto terms = static_cast<Bytes>(input.size());
+  costs.hold(terms * token, terms * stream + token);
   return tokens;
 }
 

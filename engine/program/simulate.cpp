@@ -56,19 +56,22 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   // As many groups as one stride has ranks pass through a node's adapters at once.
   const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
   const double network = machine.network_bytes_per_s / groups;
-  // Messages go through trees: one more latency for each doubling of the nodes. Or through rings.
+  // A transfer goes to one neighbour. Messages of a collective go through trees, one more latency
+  // for each doubling of the nodes, or through rings.
+  const bool transfers = comm.op == CommOp::send || comm.op == CommOp::receive;
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
   const auto bytes = static_cast<double>(link_bytes(comm, layout));
   const double link_s = seconds(bytes, machine.link_bytes_per_s);
-  const int hops = ring_hops(comm, layout, machine);
-  const double latency_s = hops > 0 ? machine.collective_latency_s + hops * machine.hop_latency_s
-                                    : depth * machine.collective_latency_s;
+  const int hops = transfers ? (across_nodes ? 1 : 0) : ring_hops(comm, layout, machine);
+  const double latency_s = transfers || hops > 0
+                               ? machine.collective_latency_s + hops * machine.hop_latency_s
+                               : depth * machine.collective_latency_s;
   const int local = ranks_on_node(axis, machine);
   const double network_s =
       across_nodes ? seconds(static_cast<double>(network_bytes(comm, layout, local)), network) : 0;
   demand.comm_s += std::max(link_s, network_s) + latency_s;
-  demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
+  demand.slows_products = !transfers;
   if (comm.op != CommOp::receive) {
     demand.use(Resource::link_out, link_s);
     if (across_nodes) demand.use(Resource::network_out, network_s);

@@ -228,7 +228,7 @@ std::string doctor_text(const std::vector<HostInspection>& unsorted) {
   return text;
 }
 
-std::string doctor_json(const std::vector<HostInspection>& hosts) {
+std::string doctor_json(const std::vector<HostInspection>& hosts, const nlohmann::json& measured) {
   Json list = Json::array();
   for (const HostInspection& host : hosts) {
     Json entry;
@@ -257,7 +257,9 @@ std::string doctor_json(const std::vector<HostInspection>& hosts) {
     if (host.inspection) entry["inspection"] = Json::parse(to_json(*host.inspection));
     list.push_back(std::move(entry));
   }
-  return json_text(Json{{"hosts", list}}, 2) + "\n";
+  Json whole{{"hosts", list}};
+  if (!measured.is_null()) whole["measured"] = measured;
+  return json_text(whole, 2) + "\n";
 }
 
 }  // namespace dstrain::launcher

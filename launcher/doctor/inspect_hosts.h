@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/json.h"
 #include "launcher/doctor/inspect.h"
 #include "launcher/protocol/protocol.h"
 #include "launcher/transport/transport.h"
@@ -47,7 +48,8 @@ void check_clock(HostInspection& host);
 /// One table over all hosts, the bad ones first, then what was found with advice (once for all
 /// hosts that share it) and where the hosts differ. Ends in a newline; safe for a terminal.
 [[nodiscard]] std::string doctor_text(const std::vector<HostInspection>& hosts);
-/// One JSON object with everything.
-[[nodiscard]] std::string doctor_json(const std::vector<HostInspection>& hosts);
+/// One JSON object with everything; `measured`, where it is not null, is its value of that name.
+[[nodiscard]] std::string doctor_json(const std::vector<HostInspection>& hosts,
+                                      const nlohmann::json& measured = nullptr);
 
 }  // namespace dstrain::launcher

@@ -100,6 +100,12 @@ struct Round {
   std::string stranger;  ///< address of one who has another secret; empty without
 };
 
+std::string place_of(const DialTarget& target, std::size_t i) {
+  const std::string& address = target.addresses[i];
+  const bool six = address.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", six ? "[" : "", address, six ? "]" : "", target.port);
+}
+
 /// Tries all addresses at once.
 Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point deadline) {
   Round round;
@@ -109,7 +115,7 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
   }
   const auto give_up = [&](std::size_t i, std::string_view reason) {
     sockets[i].reset();
-    round.reasons.push_back(fmt::format("{}:{} {}", target.addresses[i], target.port, reason));
+    round.reasons.push_back(fmt::format("{} {}", place_of(target, i), reason));
   };
   for (;;) {
     std::vector<pollfd> fds = {{lifeline, POLLIN, 0}};
@@ -140,7 +146,7 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
         const bool other_secret =
             refusal.kind() != ErrorKind::again && Clock::now() - begin < kHandshakeLimit;
         round.again = round.again || !other_secret;
-        if (other_secret) round.stranger = fmt::format("{}:{}", target.addresses[i], target.port);
+        if (other_secret) round.stranger = place_of(target, i);
         give_up(i, refusal.what());
       }
     }

@@ -13,7 +13,7 @@ namespace dstrain::launcher {
 /// Address at which a controller waits for agents that another program started, and the secret that
 /// they must prove.
 struct DialTarget {
-  std::vector<std::string> addresses;  ///< IPv4, numeric; any one that answers with the secret
+  std::vector<std::string> addresses;  ///< numeric; any one that answers with the secret
   int port = 0;
   JobSecret secret{};
 };

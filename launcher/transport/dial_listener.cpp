@@ -45,8 +45,18 @@ DialListener::DialListener(int port, const JobSecret& secret, std::size_t awaite
   target_.secret = secret;
 }
 
+namespace {
+
+/// Over IPv4 and IPv6; a kernel may be without the latter.
+ListeningSocket listen_everywhere(int port) {
+  const UniqueFd six(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return listen_on(six ? "::" : "0.0.0.0", port);
+}
+
+}  // namespace
+
 void DialListener::listen(int port) try {
-  ListeningSocket listener = listen_on("0.0.0.0", port);
+  ListeningSocket listener = listen_everywhere(port);
   set_nonblocking(listener.fd.get());
   socket_ = std::move(listener.fd);
   target_.port = listener.port;

@@ -53,7 +53,7 @@ UniqueFd find_controller(const Meeting& meeting, const Introduction& introductio
         target.addresses.push_back(std::move(address));
     }
     if (target.addresses.empty()) {
-      fault = fmt::format("'{}' stands for no IPv4 address", fmt::join(meeting.addresses, ", "));
+      fault = fmt::format("'{}' stands for no address", fmt::join(meeting.addresses, ", "));
       std::this_thread::sleep_for(std::min(left, kNamePause));
       continue;
     }

@@ -1,5 +1,6 @@
 #include "launcher/transport/meeting.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,23 +92,36 @@ int number_or(const Variables& variables, const char* variable, int otherwise, i
   return text ? number_of(variable, *text, min, max) : otherwise;
 }
 
-/// "host" or "host:port" into the meeting.
+bool is_ipv6(std::string_view text) {
+  in6_addr parsed{};
+  return ::inet_pton(AF_INET6, std::string(text).c_str(), &parsed) == 1;
+}
+
+/// "host" or "host:port" into the meeting; an IPv6 address with a port stands in brackets.
 void read_address(const MeetingVariables& row, std::string_view text, Meeting& meeting) {
-  const auto colon = text.rfind(':');
-  std::string_view host = text;
-  if (colon != std::string_view::npos && row.port == nullptr) {
-    host = text.substr(0, colon);
-    meeting.port = number_of(row.address, text.substr(colon + 1), 1, 65535);
+  std::string_view host = text, port;
+  if (const auto close = text.find(']'); text.starts_with('[') && close != text.npos) {
+    host = text.substr(1, close - 1);
+    port = text.substr(close + 1);
+    if (!is_ipv6(host) || !(port.empty() || port.starts_with(':'))) host = "";
+  } else if (!is_ipv6(text)) {
+    host = text.substr(0, text.rfind(':'));
+    port = text.substr(host.size());
   }
+  if (!port.empty() && row.port == nullptr && !host.empty())
+    meeting.port = number_of(row.address, port.substr(1), 1, 65535);
   const auto good = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
   };
-  if (host.empty() || host.size() > 255 || !std::ranges::all_of(host, good)) {
+  const bool named = !host.empty() && host.size() <= 255 && std::ranges::all_of(host, good);
+  if ((!named && !is_ipv6(host)) || (!port.empty() && row.port != nullptr)) {
     throw Error(
         ErrorKind::usage,
-        fmt::format("{}='{}' is neither a host name nor an IPv4 address", row.address, shown(text)),
-        "it says where the process of index 0 listens: HOST or HOST:PORT");
+        fmt::format("{}='{}' is neither a host name nor an address", row.address, shown(text)),
+        row.port == nullptr
+            ? "it says where the process of index 0 listens: HOST, HOST:PORT or [IPV6]:PORT"
+            : "it says where the process of index 0 listens: HOST or an address");
   }
   meeting.addresses = {std::string(host)};
 }

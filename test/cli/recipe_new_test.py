@@ -145,6 +145,30 @@ def write_tars(root):
                     tar.addfile(member, io.BytesIO(content))
 
 
+def write_text_tars(root):
+    """Records with a picture beside: text for a model of text."""
+    with tarfile.open(root / "records.tar", "w") as tar:
+        for i in range(60):
+            for end, content in (("jpg", b"\xff\xd8 a picture"), ("json", json.dumps({"question": f"What is {i}?"}).encode()), ("answer", b"%d" % i)):
+                member = tarfile.TarInfo(f"{i:04}.{end}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def write_tokens(root):
+    """Tokens of chats in a file, of texts in a folder."""
+    for name, words in (("chats.tokens", dict(name="chat", path="messages.jsonl")),
+                        ("numbers/train.tokens", dict(name="jsonl", path="plain.jsonl", response="{text}"))):
+        recipe = root / "prepare.yaml"
+        words |= dict(tokenizer=root / "qwen", sequence=64, cache=root / "cache_of_tokens", test_share=0, path=root / words["path"])
+        recipe.write_text("model: { name: qwen2.5-0.5b }\nbatch: { global: 8, micro: 8 }\noptimizer: { lr: 1.0e-3 }\nrun: { steps: 1, evaluate: never }\ndata:\n"
+                          + "".join(f"  {key}: {json.dumps(str(value)) if isinstance(value, (str, pathlib.Path)) else value}\n" for key, value in words.items()))
+        expect_success(run("data", "prepare", recipe))
+        [made_file] = (root / "cache_of_tokens").glob("*.tokens")
+        (root / name).parent.mkdir(exist_ok=True)
+        made_file.rename(root / name)
+
+
 # Model, data, words beside, and what the recipe then has.
 PAIRS = [
     ("qwen", "messages.jsonl", [], dict(name="chat", loss="assistant", sequence="128", test_share="0.05", packing="false", **{"global": "8"})),
@@ -177,6 +201,9 @@ PAIRS = [
     ("qwen", "wishes", [], dict(name="chat", loss="dpo", lr="1.0e-6", epochs="1", **{"global": "8"})),
     ("vit", "tars", [], dict(name="webdataset", classes="4", evaluate="epoch")),
     ("resnet50", "tars/train-1.tar", ["--label", "json.class"], dict(name="webdataset", classes="3", label="json.class")),
+    ("qwen", "records.tar", [], dict(name="jsonl", prompt='"Question: {question}\\nAnswer:"', response='" {answer}"', loss="response")),
+    ("qwen", "chats.tokens", [], dict(name="tokens", loss="assistant", sequence="128", test_share="0.05")),
+    ("qwen", "numbers", [], dict(name="tokens", loss="response")),
     ("cnn-lstm", "clips", [], dict(name="frames", classes="2")),
 ]
 
@@ -265,6 +292,10 @@ def test_refusals(root):
             ("no_tokenizer", "messages.jsonl", [], 65, "tokenizer.json is not there"),
             ("qwen", "split", [], 64, "qwen takes text, but"),
             ("vit", "messages.jsonl", [], 64, "vit takes images, but"),
+            ("vit", "records.tar", [], 65, "has no 0000.cls beside it"),
+            ("qwen", "tars/train-0.tar", ["--label", "cls"], 64, "qwen takes text, but"),
+            ("vit", "chats.tokens", [], 64, "chats.tokens has tokens of chat"),
+            ("llama", "chats.tokens", [], 65, "its tokens are of another tokenizer"),
             ("vit", "digits", [], 64, "holds grey images"),
             ("qwen", "empty", [], 65, "is empty"),
             ("qwen", "notes", [], 65, "holds no data of a known form, but 1 .csv"),
@@ -335,6 +366,8 @@ with tempfile.TemporaryDirectory() as scratch:
     write_texts(scratch)
     write_images(scratch)
     write_tars(scratch)
+    write_text_tars(scratch)
+    write_tokens(scratch)
     test_trains(scratch, test_pairs(scratch))
     test_fits(scratch)
     test_refusals(scratch)

@@ -35,6 +35,15 @@ def test_rates_between_hosts_are_kept_and_planned_with():
         assert network["bytes_per_s"] == machine["network_bytes_per_s"] and network["hosts"] == 4, network
         assert 0 <= network["hop_latency_s"] <= machine["network_latency_s"] / 3, network
 
+        done = run(*where, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        whole = json.loads(done.stdout)
+        assert [host["host"] for host in whole["hosts"]] == ["h1", "h2"], whole
+        measured = whole["measured"]
+        assert measured["file"] == str(config / "dstrain" / "machine.json") and measured["network"]["ranks"] == 4, measured
+        assert [len(host["product_tflops"]) for host in measured["hosts"]] == [2, 2], measured
+        assert "all 4 ranks of 2 hosts: " in done.stderr, done.stderr
+
         one = run("doctor", "--hosts", "h1:2", "--ssh-config", hosts.ssh_config, "--measure")
         assert one.returncode == 64 and "needs two of them at least" in one.stderr, one.stdout + one.stderr
 

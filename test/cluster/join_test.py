@@ -84,6 +84,21 @@ def test_every_program(cluster):
     assert SECRET not in "".join(path.read_text(errors="replace") for path in cluster.hosts.directory.glob("runs/**/*") if path.is_file())
 
 
+def test_ipv6(cluster):
+    """Index 0 listens over IPv6, too. Both processes are on one host, where ::1 is."""
+    for address in ("[::1]:7779", "::1"):
+        output = f"ipv6-{len(address)}"
+        jobs = [cluster.start(i, output, "print here", "--ranks", "2", program="DSTRAIN_INDEX", count=2, host="h1", DSTRAIN_CONTROLLER=address)
+                for i in range(2)]
+        texts = ends(jobs, [0] * 2)
+        assert "2 ranks on h1, h1#1" in texts[0] and len(cluster.logs(output)) == 2, texts
+    texts = ends([cluster.start(1, "nobody6", "exit 0", host="h1", DSTRAIN_JOIN_PATIENCE=2, DSTRAIN_CONTROLLER="[::1]:9")], [69])
+    assert "[::1]:9 Connection refused" in texts[0], texts
+    texts = ends([cluster.start(i, "other-secret6", "exit 0", host="h1", count=2, program="DSTRAIN_INDEX", secret=f"{i}" * 32, DSTRAIN_JOIN_PATIENCE=4,
+                                DSTRAIN_CONTROLLER="[::1]:7780") for i in range(2)], [69, 64])
+    assert "who came from ::1 did not prove the secret" in texts[0] and "[::1]:7780 has another secret" in texts[1], texts
+
+
 def test_failures(cluster):
     """The job's exit code is that of index 0; the others, spares too, end with 0, so that nothing starts them again. Where index 0 is killed
     they say 75: the start is worth another try."""
@@ -128,7 +143,7 @@ def test_missing(cluster):
     texts = ends([cluster.start(1, "nobody", "exit 0", DSTRAIN_JOIN_PATIENCE=2)], [69])
     assert "process 1 of 4 by Kubernetes has not found index 0 within 2 s" in texts[0], texts
     texts = ends([cluster.start(1, "no-name", "exit 0", DSTRAIN_JOIN_PATIENCE=2, DSTRAIN_CONTROLLER="nowhere.invalid")], [69])
-    assert "'nowhere.invalid' stands for no IPv4 address" in texts[0], texts
+    assert "'nowhere.invalid' stands for no address" in texts[0], texts
 
 
 def test_same_index(cluster):

@@ -114,8 +114,10 @@ TEST_CASE("tar files are found by folder, pattern and name, as those of images a
           find_sources(text_config(name, folder.path().string() + path, folder / "cache"));
       CHECK(names(found.train) == std::vector<std::string>{"train-0.tar", "train-1.tar"});
       CHECK(names(found.test) == std::vector<std::string>{"test-0.tar"});
-      CHECK(found.note == "left out in " + folder.path().string() +
-                              ": 1 tar files of further splits, the first is val-0.tar");
+      CHECK(found.note == "in " + folder.path().string() +
+                              ": 2 tar files for training, the first is train-0.tar; 1 for "
+                              "evaluation, the first is test-0.tar; left out: 1 of further "
+                              "splits, the first is val-0.tar");
     }
     const Sources one = find_sources(text_config(name, folder / "train-1.tar", folder / "cache"));
     CHECK(names(one.train) == std::vector<std::string>{"train-1.tar"});
@@ -123,6 +125,17 @@ TEST_CASE("tar files are found by folder, pattern and name, as those of images a
   CHECK_THROWS_WITH(
       find_sources(text_config(DatasetName::jsonl, folder / "train-{1..0}.tar", folder / "cache")),
       Catch::Contains("a range that does not go up"));
+  // Other data in a folder beside a tar is no split of it; in a folder that is named it is.
+  std::filesystem::create_directories(folder / "alone/other");
+  write_tar(folder / "alone/a.tar", {{"1.txt", "a"}});
+  write_tar(folder / "alone/other/test-0.tar", {{"1.txt", "a"}});
+  for (const char* named : {"alone/a.tar", "alone"}) {
+    const Sources found =
+        find_sources(text_config(DatasetName::jsonl, folder / named, folder / "cache"));
+    CHECK(names(found.train) == std::vector<std::string>{"a.tar"});
+    CHECK(found.test.files.empty() == std::string(named).ends_with(".tar"));
+    CHECK(found.note.empty() == found.test.files.empty());
+  }
   // Lines go first.
   write_text(folder / "train.jsonl", "{}\n");
   CHECK_FALSE(

@@ -93,6 +93,32 @@ TEST_CASE("every block of a convolutional model keeps exactly the bytes that its
   CHECK(parameters == expected);
 }
 
+TEST_CASE("a head of many classes and few features stays within its stated workspace",
+          "[models][cost][cnn]") {
+  ModelConfig config;
+  config.name = "cnn-basic";
+  config.image_size = 8;
+  Model model = make_model(config, {.classes = 50000});
+  test::bind_parameters(model, *make_random_weights(1));
+  bind_states(model);
+  const Batch batch = cnn_batch(model, 3);
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  (void)test::run_model(model.blocks, batch, context, at::ones({}));
+  Tensors before;
+  for (std::size_t b = 0; b + 1 < model.blocks.size(); ++b) {
+    before = test::run_forward(*model.blocks[b], before, batch, context).output;
+    for (at::Tensor& tensor : before) tensor = tensor.detach();
+  }
+  const BlockCost cost = model.blocks.back()->cost({.micro_batch = 3, .compute_bytes = 4});
+  test::LiveBytes memory;
+  test::BlockRun run = test::run_forward(*model.blocks.back(), before, batch, context);
+  (void)memory.take_peak();
+  (void)test::run_backward(run, {at::ones({})});
+  // ATen's steps on a CPU make one tensor more of the logits' size than the kernel of a GPU.
+  const Bytes cpu_only = Bytes{3} * 50000 * 4;
+  CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);
+}
+
 TEST_CASE("costs count the multiply-adds that are published", "[models][cost][cnn]") {
   struct Published {
     std::string name;

@@ -1,10 +1,14 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "engine/base/error.h"
+#include "engine/comm/communicator.h"
 #include "engine/comm/thread_world.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
@@ -90,6 +94,43 @@ TEST_CASE("every block of tensor ranks keeps exactly the bytes that its cost sta
     }
   });
   CHECK(wrong == std::vector<std::string>{});
+}
+
+TEST_CASE("tensor ranks exchange what a model of images states", "[models][cost][tensor][tiles]") {
+  const std::string name =
+      GENERATE("deit-tiny", "clip-vit-base-patch32", "siglip-base-patch16-224");
+  const int tile_rows = GENERATE(0, 5);
+  CAPTURE(name, tile_rows);
+  constexpr int kRanks = 2;
+  ThreadWorld world(kRanks);
+  std::mutex mutex;
+  world.run([&](int rank) {
+    Model model = make_model(test::small_tower_config(name),
+                             {.classes = 3,
+                              .splits = {.tensor = {.index = rank, .count = kRanks}},
+                              .tile_rows = tile_rows});
+    test::bind_parameters(model, *make_random_weights(1));
+    const CommunicatorOptions options{.name = "tensor", .ranks = {0, 1}, .rank = rank};
+    const auto group = make_counting(world.communicator(options), options);
+    BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
+    context.peers.set(CommAxis::tensor, group.get());
+    (void)test::run_model(model.blocks, image_batch(model, 4), context, at::ones({}));
+    std::map<std::string, Bytes> ran, stated;
+    for (const CallCount& count : group->counts()) ran[count.operation] += count.bytes;
+    for (const auto& block : model.blocks) {
+      const BlockCost cost = block->cost({.micro_batch = 4, .compute_bytes = 4});
+      for (const Exchange& exchange : cost.exchanges) {
+        if (exchange.pass == ExchangePass::evaluate) continue;
+        std::string operation = comm_name(exchange.op);
+        std::ranges::replace(operation, '-', '_');
+        stated[operation] += exchange.bytes;
+      }
+    }
+    // With tiles the head gets one input, of which it sums the class tokens.
+    const std::scoped_lock lock(mutex);
+    CHECK(ran["all_reduce"] == stated["all_reduce"]);
+    if (tile_rows == 0) CHECK(ran == stated);
+  });
 }
 
 TEST_CASE("tensor ranks are refused where layers or rows cannot be divided", "[models][tensor]") {

@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/schedules/schedule.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -330,6 +331,32 @@ TEST_CASE("over nodes a gather takes a hop for each rank of its ring, a sum the 
   machine.lone_ranks_by_trees = true;
   const Case c = make_case(1, 16, 1, 1, {.micro_batches = 1, .prefetch = 1});
   CHECK(find(play(c, machine), "all-gather", "parameters").rings == 0);
+}
+
+TEST_CASE("a transfer between stages takes one hop, over however many nodes the stages are",
+          "[simulate]") {
+  Machine machine = round_machine();
+  machine.link_bytes_per_s = machine.network_bytes_per_s = 1e30;
+  machine.collective_latency_s = 1;
+  machine.hop_latency_s = 0.1;
+  const auto seconds = [&](int ranks_per_node) {
+    machine.ranks_per_node = ranks_per_node;
+    const ModelCost cost = test::small_model_cost(8);
+    const Mesh mesh(8, {.pipeline = 8});
+    const Layout layout = zero_layout(0, mesh, cost, {});
+    ProgramOptions options = {.micro_batches = 1, .prefetch = 1};
+    options.schedule =
+        make_schedule(ScheduleName::one_f_one_b, layout.stages, 1, equal_costs(layout.stages));
+    std::vector<Program> line;
+    for (int r = 0; r < 8; ++r) line.push_back(training_program(layout, cost, options, r));
+    const Simulation s = simulate(line, layout, cost, machine).front();
+    const auto at = std::ranges::find(line[0].actions, ActionKind::send_down, &Action::kind) -
+                    line[0].actions.begin();
+    return s.action_end_s[to_index(at)] - s.action_start_s[to_index(at)];
+  };
+  CHECK(seconds(8) == Approx(1));
+  CHECK(seconds(4) == Approx(1.1));
+  CHECK(seconds(1) == Approx(1.1));
 }
 
 TEST_CASE("in an all-to-all each rank of a node sends to all ranks of other nodes", "[simulate]") {

@@ -180,8 +180,8 @@ ImageList list_tars(const DataConfig& data, const TarShards& tars, Split split) 
         ErrorKind::data,
         split == Split::train
             ? fmt::format("data.path '{}' holds no tar; expected {}", data.path, kTarShards)
-            : fmt::format("{} has no tar for evaluation: none has the word test, val or validation "
-                          "in its name",
+            : fmt::format("{} has no tar for evaluation: none in it has the word test, val or "
+                          "validation in its name",
                           tars.root.string()),
         split == Split::train ? "put them there, or name their place with --set data.path=..."
                               : "put it beside the others, or set run.evaluate: never");
@@ -219,9 +219,10 @@ std::unique_ptr<ImageDataset> open_webdataset(const DataConfig& data, Split spli
     throw Error(ErrorKind::data,
                 fmt::format("data.path '{}' is not there; expected {}", data.path, kTarShards),
                 "put the data there, or name its place with --set data.path=...");
-  if (progress != nullptr && split == Split::train && !tars->left_out().empty())
-    progress->note(tars->left_out());
   ImageList list = list_tars(data, *tars, split);
+  if (const std::string splits = tars->describe();
+      progress != nullptr && split == Split::train && !splits.empty())
+    progress->note(splits);
   if (split == Split::test) {
     const int classes = list_tars(data, *tars, Split::train).classes;
     const auto other = std::ranges::find_if(

@@ -83,7 +83,7 @@ std::optional<Sources> tar_sources(const DataConfig& data, Folders folders) {
     return files;
   };
   return Sources{
-      .train = files_of(tars->train), .test = files_of(tars->test), .note = tars->left_out()};
+      .train = files_of(tars->train), .test = files_of(tars->test), .note = tars->describe()};
 }
 
 void fail_missing(const DataConfig& data, const char* expected) {

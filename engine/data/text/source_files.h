@@ -21,7 +21,7 @@ struct SourceFiles {
 /// What data.path holds. `test` has no files where the data set has no test split.
 struct Sources {
   SourceFiles train = {}, test = {};
-  std::string note = {};  ///< what of it is left out; or nothing
+  std::string note = {};  ///< which files are which split, where names say it; or nothing
 };
 
 // For the formats.

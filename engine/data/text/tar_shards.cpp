@@ -61,22 +61,22 @@ std::vector<std::string> expand(const std::string& pattern) {
   return all;
 }
 
-/// Tar files of a folder and of the folders in it, relative to it, by name.
-std::vector<std::string> tars_below(const fs::path& root) {
+/// Tar files of a folder, and of the folders in it if `deeper`, relative to it, by name.
+std::vector<std::string> tars_below(const fs::path& root, bool deeper) {
   std::vector<std::string> found;
   std::error_code none;
-  const auto look = [&](const fs::path& folder, bool deeper, const auto& self) -> void {
+  const auto look = [&](const fs::path& folder, bool further, const auto& self) -> void {
     for (const auto& entry : fs::directory_iterator(folder, none)) {
       const std::string name = entry.path().filename().string();
       if (name.starts_with('.')) continue;
       if (entry.is_directory(none)) {
-        if (deeper) self(entry.path(), false, self);
+        if (further) self(entry.path(), false, self);
       } else if (is_tar_name(name)) {
         found.push_back(entry.path().lexically_relative(root).string());
       }
     }
   };
-  look(root, true, look);
+  look(root, deeper, look);
   std::ranges::sort(found);
   return found;
 }
@@ -88,10 +88,17 @@ bool is_tar_name(std::string_view name) {
          name.ends_with(".tgz");
 }
 
-std::string TarShards::left_out() const {
-  if (unused.empty()) return "";
-  return fmt::format("left out in {}: {} tar files of further splits, the first is {}",
-                     root.string(), unused.size(), unused.front());
+std::string TarShards::describe() const {
+  if (train.size() + test.size() + unused.size() < 2) return "";
+  std::string text =
+      fmt::format("in {}: {} tar file{} for training, the first is {}", root.string(), train.size(),
+                  train.size() == 1 ? "" : "s", train.front());
+  if (!test.empty())
+    text += fmt::format("; {} for evaluation, the first is {}", test.size(), test.front());
+  if (!unused.empty())
+    text += fmt::format("; left out: {} of further splits, the first is {}", unused.size(),
+                        unused.front());
+  return text;
 }
 
 std::optional<TarName> tar_name(std::string_view member) {
@@ -120,7 +127,7 @@ std::optional<TarShards> find_tar_shards(const std::string& data_path) {
   if (tars.root.empty()) tars.root = ".";
   if (path_kind(tars.root) != PathKind::folder) return std::nullopt;
   const bool listed = !tars.train.empty();
-  for (const std::string& name : tars_below(tars.root)) {
+  for (const std::string& name : tars_below(tars.root, !listed)) {
     if (std::ranges::find(tars.train, name) != tars.train.end()) continue;
     const auto word =
         std::ranges::find_if(kTestFolders, [&](const char* one) { return has_word(name, one); });

@@ -17,13 +17,15 @@ struct TarShards {
   std::vector<std::string> train, test;  ///< relative to it
   std::vector<std::string> unused;       ///< of further splits
 
-  /// "left out in FOLDER: 3 tar files of further splits, the first is X"; empty when there is none.
-  [[nodiscard]] std::string left_out() const;
+  /// "in FOLDER: 147 tar files for training, the first is X; 7 for evaluation, the first is Y; left
+  /// out: 3 of further splits, the first is Z"; empty for one tar alone.
+  [[nodiscard]] std::string describe() const;
 };
 
 /// The tar files of data.path: a tar, a pattern of them or their folder, or folders in it. Those
-/// for evaluation have the first word of kTestFolders that any has in its name. Nothing where it is
-/// not there; Error{usage} for a pattern that is none.
+/// for evaluation have the first word of kTestFolders that any has in its name; with a tar or a
+/// pattern they lie in the same folder, since folders beside belong to other data. Nothing where it
+/// is not there; Error{usage} for a pattern that is none.
 [[nodiscard]] std::optional<TarShards> find_tar_shards(const std::string& path);
 
 /// Whether a file is called as a tar is, compressed or not.

@@ -100,6 +100,24 @@ TEST_CASE("an agent finds the right one among addresses where others listen", "[
   CHECK(dialled.get() == "welcome");
 }
 
+TEST_CASE("an agent comes over IPv6 as over IPv4, and is seen by its own address",
+          "[launcher][dial]") {
+  for (const char* address : {"::1", "127.0.0.1"}) {
+    DialListener listener;
+    DialTarget target = here(listener);
+    target.addresses = addresses_of(address);
+    REQUIRE(target.addresses == std::vector<std::string>{address});
+    auto dialled = dial_beside(target);
+    auto caller = serve(listener, seconds(10));
+    REQUIRE(caller);
+    CHECK(peer_address(caller->socket.get()) == address);
+    const Channel channel = welcome(*std::move(caller));
+    CHECK(dialled.get() == "welcome");
+  }
+  DialTarget nobody{.addresses = {"::1"}, .port = 1, .secret = draw_secret()};
+  CHECK_THAT(dial_beside(nobody, -1, milliseconds(100)).get(), Catch::Contains("[::1]:1 "));
+}
+
 TEST_CASE("a wrong secret is refused and says so", "[launcher][dial]") {
   DialListener listener;
   DialTarget target = here(listener);

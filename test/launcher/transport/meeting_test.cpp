@@ -88,6 +88,25 @@ TEST_CASE("each program's variables say where its processes meet", "[launcher][j
         {"JOB_COMPLETION_INDEX", "1"}},
        "n1",
        kJoinPort},
+      {"DSTRAIN_INDEX",
+       {{"DSTRAIN_INDEX", "2"}, {"DSTRAIN_HOSTS", "4"}, {"DSTRAIN_CONTROLLER", "[fd00::1]:7777"}},
+       "fd00::1",
+       7777},
+      {"DSTRAIN_INDEX",
+       {{"DSTRAIN_INDEX", "2"}, {"DSTRAIN_HOSTS", "4"}, {"DSTRAIN_CONTROLLER", "[fd00::1]"}},
+       "fd00::1",
+       kJoinPort},
+      {"DSTRAIN_INDEX",
+       {{"DSTRAIN_INDEX", "2"}, {"DSTRAIN_HOSTS", "4"}, {"DSTRAIN_CONTROLLER", "fd00::1"}},
+       "fd00::1",
+       kJoinPort},
+      {"Kubeflow Trainer",
+       {{"PET_NODE_RANK", "2"},
+        {"PET_NNODES", "4"},
+        {"PET_MASTER_ADDR", "fd00::1"},
+        {"PET_MASTER_PORT", "29400"}},
+       "fd00::1",
+       29400},
   };
   for (const Case& one : cases) {
     CAPTURE(one.started_by);
@@ -156,9 +175,15 @@ TEST_CASE("variables that do not describe a meeting are refused by name", "[laun
   CHECK(with("DSTRAIN_CONTROLLER", "h:0") ==
         "DSTRAIN_CONTROLLER='0' is no whole number from 1 to 65535");
   CHECK(with("DSTRAIN_CONTROLLER", "h;x") ==
-        "DSTRAIN_CONTROLLER='h;x' is neither a host name nor an IPv4 address");
+        "DSTRAIN_CONTROLLER='h;x' is neither a host name nor an address");
   CHECK(with("DSTRAIN_CONTROLLER", ":80") ==
-        "DSTRAIN_CONTROLLER=':80' is neither a host name nor an IPv4 address");
+        "DSTRAIN_CONTROLLER=':80' is neither a host name nor an address");
+  for (const char* address : {"[h]:80", "[fd00::1]80", "[fd00::1", "fd00::1::2", "a:b:80"}) {
+    CHECK(with("DSTRAIN_CONTROLLER", address) ==
+          fmt::format("DSTRAIN_CONTROLLER='{}' is neither a host name nor an address", address));
+  }
+  CHECK(with("DSTRAIN_CONTROLLER", "[fd00::1]:") ==
+        "DSTRAIN_CONTROLLER='' is no whole number from 1 to 65535");
   CHECK(with("DSTRAIN_JOIN_PATIENCE", "0") ==
         "DSTRAIN_JOIN_PATIENCE='0' is no whole number from 1 to 86400");
   CHECK(with_secret_error({{"DSTRAIN_HOSTS", "4"}, {"DSTRAIN_CONTROLLER", "h"}}) ==
