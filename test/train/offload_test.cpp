@@ -35,6 +35,7 @@ Recipe offload_recipe(const std::vector<std::string>& more) {
                                         "run.epochs=0",
                                         "model.layers=5",
                                         "model.width=32",
+                                        "model.mlp_width=64",
                                         "model.heads=2",
                                         "optimizer.clip_norm=0.5",
                                         "data.workers=1",
