@@ -17,6 +17,14 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
+if(DSTRAIN_ALONE)  # the objects hold no code, so that other builds must not find them: they have a namespace of their own
+  set(check_only ${CMAKE_SOURCE_DIR}/scripts/cmake/check_only)
+  if(CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_PREFIX=${check_only} CCACHE_NAMESPACE=alone ${CCACHE})
+  else()
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${check_only})
+  endif()
+endif()
 
 if(DSTRAIN_OLD_GLIBC)  # packages name this system's headers, which links in the other root replace
   list(APPEND CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES /usr/include /usr/include/x86_64-linux-gnu)

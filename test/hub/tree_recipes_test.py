@@ -1,6 +1,6 @@
 """Every recipe that comes with dstrain and names a model or data set of the Hub launches from nothing: an empty cache, an empty folder, a Hub with
 tiny stand-ins in the layouts of the true ones. Recipes are found by their values, so a new one is tested, too. A second launch, for one recipe
-of each set of files, asks for none. Recipes of image archives alone are recipes_test.py's: their sums are those of the true archives."""
+of each data set and kind of model, asks for none. Recipes of image archives alone are recipes_test.py's: their sums are those of the true archives."""
 import io
 import json
 import os
@@ -218,8 +218,9 @@ with tempfile.TemporaryDirectory() as folder:
         for one in names:
             kind = "datasets" if one.startswith("datasets/") else "models"
             assert f"hf://{one}@{hub.commit(kind, one.removeprefix('datasets/'))}" in resolved, (name, one, resolved)
-        if frozenset(names) not in seen:
-            seen.add(frozenset(names))
+        kind = frozenset(one if one.startswith("datasets/") else one.split("/")[0] == "timm" for one in names), bool(data["sequence"])
+        if kind not in seen:
+            seen.add(kind)
             hub.log.clear()
             run(hub, home, *words)
             assert not [one for one in hub.log if one["where"] == "cdn" or "/resolve/" in one["path"]], (name, hub.log)

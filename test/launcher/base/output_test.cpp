@@ -33,7 +33,7 @@ TEST_CASE("logs of 8 ranks with 10^4 lines each are complete and whole",
   for (int rank = 0; rank < 8; ++rank) CHECK((job.log(rank) == expected_lines(rank, 10000)));
 }
 
-TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][alone][not_emulated]") {
+TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][not_emulated]") {
   TempDir directory;
   Job job(directory, {"lines", "300000", "print", "end"},
           {.ranks = 1, .console_to_pipe_unread = true});
@@ -41,11 +41,11 @@ TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][alone
   // reader and gives up.
   const auto start = Clock::now();
   REQUIRE(job.wait() == 0);
-  CHECK(seconds_since(start) < 15.0);
+  CHECK(seconds_since(start) < 30.0);
   CHECK((job.log(0) == expected_lines(0, 300000) + "end\n"));
 }
 
-TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output][alone]") {
+TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output]") {
   TempDir directory;
   Job job(directory, {"print", "a\x1b[2Jb\x07"}, {.ranks = 1});
   REQUIRE(job.wait() == 0);

@@ -303,7 +303,7 @@ TEST_CASE("daemonised grandchildren and children of a rank end with the job",
 }
 
 TEST_CASE("an agent that cannot go on with its ranks leaves their logs and says so",
-          "[launcher][job][alone]") {
+          "[launcher][job]") {
   TempDir directory;
   Job job(directory, {"print", "hello", "sleep", "60000"}, {.ranks = 2});
   REQUIRE(job.prints("hello"));
@@ -319,10 +319,10 @@ TEST_CASE("an agent that cannot go on with its ranks leaves their logs and says 
   CHECK(contains(job.output(), "cannot go on"));
   CHECK(contains(job.log(0), "hello"));
   CHECK(job.failure()["root"]["kind"] == "agent");
-  CHECK(job.is_gone(milliseconds(1000)));
+  CHECK(job.is_gone(milliseconds(5000)));
 }
 
-TEST_CASE("a program that cannot be run is named", "[launcher][job][alone]") {
+TEST_CASE("a program that cannot be run is named", "[launcher][job]") {
   TempDir directory;
   Job job(directory, {}, {.ranks = 2, .command = {"/no/such/program"}});
   REQUIRE(job.wait() == 127);
