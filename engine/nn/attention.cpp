@@ -87,31 +87,65 @@ SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
             .hold = names.norm_weights};
 }
 
-at::Tensor SelfAttention::with_shared_head(const at::Tensor& q, const at::Tensor& kv) const {
-  const std::int64_t first = shared_head_ * shape_.head_dim;
-  return at::cat(
-      {q, kv.narrow(1, first, shape_.head_dim), kv.narrow(1, kv_width_ + first, shape_.head_dim)},
-      1);
+Features SelfAttention::run(LayerPass& pass, const Features& x, std::int64_t samples) {
+  ops::AttentionShape shape = shape_;
+  shape.batch = samples;
+  Features qkv = shared_ ? run_shared(pass, x) : qkv_.run_of_gathered(pass, x);
+  if (norms_) qkv = norm_heads(pass, qkv, shape);
+  Features made = output_.run(pass, attend(pass, qkv, shape));
+  if (pass.costs != nullptr) {
+    const Bytes stream = x.bytes(),
+                of_all = splits_.tensor.whole() ? 0 : stream * splits_.tensor.count;
+    const Workspace inside = workspace(qkv.rows(), samples, pass.costs->compute_bytes());
+    pass.costs->hold(std::max(stream, inside.forward) + of_all,
+                     2 * stream + inside.backward + of_all);
+  }
+  return made;
 }
 
-at::Tensor SelfAttention::forward(const ops::Measured& x_mD, std::int64_t batch,
-                                  const ops::Sequences& sequences, const Call& call) {
-  ops::AttentionShape shape = shape_;
-  shape.batch = batch;
-  at::Tensor qkv;
-  if (shared_) {
-    const ops::Measured x_MD = gathered(x_mD, call);
-    qkv = with_shared_head(qkv_.forward(x_MD, call), shared_->forward(x_MD, call));
-  } else {
-    qkv = qkv_.forward_of_gathered(x_mD, call);
+Features SelfAttention::run_shared(LayerPass& pass, const Features& x) {
+  Features x_MD = gathered(pass, x, splits_.tensor);
+  const Features q = qkv_.run(pass, x_MD);
+  x_MD.counted = true;
+  const Features kv = shared_->run(pass, x_MD);
+  if (pass.costs != nullptr) return q.sized({q.rows(), shape_.qkv_width()});
+  const std::int64_t first = shared_head_ * shape_.head_dim;
+  const auto own_head = [&](std::int64_t column) {
+    return kv.tensor.narrow(1, column, shape_.head_dim);
+  };
+  return {.tensor = at::cat({q.tensor, own_head(first), own_head(kv_width_ + first)}, 1)};
+}
+
+Features SelfAttention::norm_heads(LayerPass& pass, const Features& qkv,
+                                   const ops::AttentionShape& shape) {
+  auto& [query, key, eps, all_heads, hold] = *norms_;
+  if (pass.costs == nullptr)
+    return {.tensor = ops::norm_query_key(qkv.tensor, shape, query, key, eps, hold)};
+  LayerCost heads{.name = layer_name_of(query) + ", key",
+                  .saved_bytes = norms_saved_bytes(qkv.rows(), pass.costs->compute_bytes())};
+  count(query, heads);
+  count(key, heads);
+  pass.costs->add(std::move(heads));
+  return qkv;
+}
+
+Features SelfAttention::attend(LayerPass& pass, const Features& qkv,
+                               const ops::AttentionShape& shape) const {
+  const AxisPart& sequence = splits_.sequence;
+  if (pass.costs == nullptr) {
+    const ops::Sequences& sequences = pass.batch->sequences;
+    if (pass.call.cached != nullptr)
+      return {.tensor = ops::cached_attention(qkv.tensor, shape, sequences, *pass.call.cached)};
+    if (sequence.whole()) return {.tensor = ops::attention(qkv.tensor, shape, sequences)};
+    return {.tensor = attend_over_ranks(qkv.tensor, shape, splits_.exchange, sequences, pass.call)};
   }
-  if (norms_)
-    qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps, norms_->hold);
-  const at::Tensor out =
-      call.cached != nullptr     ? ops::cached_attention(qkv, shape, sequences, *call.cached)
-      : splits_.sequence.whole() ? ops::attention(qkv, shape, sequences)
-                                 : attend_over_ranks(qkv, shape, splits_.exchange, sequences, call);
-  return output_.forward(out, call);
+  LayerCosts& costs = *pass.costs;
+  costs.add(attention_cost(qkv.rows(), shape.batch, costs.compute_bytes()));
+  add_sequence_exchanges(costs.exchanges(), shape_, splits_.exchange, sequence.count, qkv.rows(),
+                         costs.compute_bytes());
+  Features made = qkv.sized({qkv.rows(), shape_.width()});
+  made.counted = true;
+  return made;
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
@@ -129,20 +163,11 @@ Bytes SelfAttention::norms_saved_bytes(std::int64_t rows, int compute_bytes) con
   return one(shape_.width()) + one(shape_.kv_heads * shape_.head_dim);
 }
 
-std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t tokens,
-                                             int compute_bytes, bool input_is_kept) const {
-  const std::int64_t rows = batch * tokens;
-  std::vector<LayerCost> list = {qkv_.cost(rows, compute_bytes, input_is_kept)};
-  if (shared_) list.push_back(shared_->cost(rows, compute_bytes, true));
-  if (norms_) {
-    LayerCost heads{.name = layer_name_of(norms_->query) + ", key",
-                    .saved_bytes = norms_saved_bytes(rows, compute_bytes)};
-    count(norms_->query, heads);
-    count(norms_->key, heads);
-    list.push_back(std::move(heads));
-  }
+LayerCost SelfAttention::attention_cost(std::int64_t rows, std::int64_t samples,
+                                        int compute_bytes) const {
+  const std::int64_t tokens = rows / samples;
   // Scores, and the sum of the values. In a zigzag each rank has an equal part of a sample's.
-  Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
+  Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(samples) *
                 static_cast<double>(tokens * tokens * splits_.sequence.count) *
                 static_cast<double>(shape_.width());
   if (const std::int64_t all = tokens * splits_.sequence.count, window = shape_.window;
@@ -162,20 +187,17 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     const Bytes pairs = rows * tokens * splits_.sequence.count * shape_.heads;
     traffic += 2 * (kFloatBytes + compute_bytes) * (shape_.causal ? pairs / 2 : pairs);
   }
-  list.push_back({.name = "softmax attention",
-                  .forward_flops = flops,
-                  .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
-                  .attention_flops = flops,
-                  .wide_attention_flops = wide ? flops : 0,
-                  .forward_traffic = traffic,
-                  .backward_traffic = 2 * traffic});
-  list.push_back(output_.cost(rows, compute_bytes, true));
-  return list;
+  return {.name = "softmax attention",
+          .forward_flops = flops,
+          .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
+          .attention_flops = flops,
+          .wide_attention_flops = wide ? flops : 0,
+          .forward_traffic = traffic,
+          .backward_traffic = 2 * traffic};
 }
 
-Workspace SelfAttention::workspace(std::int64_t batch, std::int64_t tokens,
+Workspace SelfAttention::workspace(std::int64_t rows, std::int64_t samples,
                                    int compute_bytes) const {
-  const std::int64_t rows = batch * tokens;
   const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
   const Workspace over_ranks =
       sequence_workspace(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
@@ -200,14 +222,10 @@ Workspace SelfAttention::workspace(std::int64_t batch, std::int64_t tokens,
   // A product beside the packed gradients.
   const Bytes decoded =
       std::max(qkv_.decoded_bytes(compute_bytes), output_.decoded_bytes(compute_bytes));
-  const Bytes scores =
-      ops::attention_score_bytes(shape_, batch, tokens * splits_.sequence.count, compute_bytes);
+  const Bytes scores = ops::attention_score_bytes(
+      shape_, samples, rows / samples * splits_.sequence.count, compute_bytes);
   return {.forward = over_ranks.forward + std::max(decoded, scores),
           .backward = std::max(backward + scores, qkv + decoded) + over_ranks.backward};
-}
-
-std::vector<Exchange> SelfAttention::exchanges(std::int64_t rows, int compute_bytes) const {
-  return sequence_exchanges(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
 }
 
 }  // namespace dstrain

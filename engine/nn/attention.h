@@ -44,12 +44,12 @@ class SelfAttention {
                 const InitialWeights& init, const AttentionBiases& biases = {}, double norm_eps = 0,
                 const Splits& splits = {});
 
-  /// x [m, D] -> [m, D], the rows of this rank of B * T.
-  [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, std::int64_t batch,
-                                   const ops::Sequences& sequences = {}, const Call& call = {});
+  /// x [m, D] -> [m, D], the rows of this rank of B * T, of B = `samples`; or its cost beside the
+  /// gradients of the stream and of its own output.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, std::int64_t samples);
   /// Room for the maxima of x, or undefined (ops::maxima_for).
-  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
-    return qkv_.maxima_for_input(x_mD, call);
+  [[nodiscard]] at::Tensor maxima_for_input(const LayerPass& pass, const Features& x) const {
+    return qkv_.maxima_for_input(pass, x);
   }
 
   /// Its output, which has no bias, becomes `scale` times what it was.
@@ -63,20 +63,21 @@ class SelfAttention {
     if (shared_) list.push_back(&*shared_);
     list.push_back(&output_);
   }
-  /// For `batch` samples of `tokens` tokens, whose rows all ranks see; the products of causal
-  /// attention count half.
-  /// Another layer may keep its input.
-  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
-                                              int compute_bytes, bool input_is_kept = false) const;
-  /// Collectives for `rows` rows.
-  [[nodiscard]] std::vector<Exchange> exchanges(std::int64_t rows, int compute_bytes) const;
-  /// Backward, beside the gradient of its output.
-  [[nodiscard]] Workspace workspace(std::int64_t batch, std::int64_t tokens,
-                                    int compute_bytes) const;
 
  private:
-  /// Queries of this rank beside the key and value head that they use.
-  [[nodiscard]] at::Tensor with_shared_head(const at::Tensor& q, const at::Tensor& kv) const;
+  /// x [m, D] -> [M, qkv_width]: queries of this rank beside the key and value head that they use.
+  [[nodiscard]] Features run_shared(LayerPass& pass, const Features& x);
+  [[nodiscard]] Features norm_heads(LayerPass& pass, const Features& qkv,
+                                    const ops::AttentionShape& shape);
+  /// qkv [M, qkv_width] -> [M, width], of which it keeps what backward needs.
+  [[nodiscard]] Features attend(LayerPass& pass, const Features& qkv,
+                                const ops::AttentionShape& shape) const;
+  /// Softmax attention of M = `rows` rows; the products of causal attention count half.
+  [[nodiscard]] LayerCost attention_cost(std::int64_t rows, std::int64_t samples,
+                                         int compute_bytes) const;
+  /// Backward, beside the gradient of its output.
+  [[nodiscard]] Workspace workspace(std::int64_t rows, std::int64_t samples,
+                                    int compute_bytes) const;
 
   ops::AttentionShape shape_;  ///< of this rank
   Splits splits_;

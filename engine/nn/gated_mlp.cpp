@@ -1,6 +1,9 @@
 #include "engine/nn/gated_mlp.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "engine/nn/tensor_exchanges.h"
 
 namespace dstrain {
 
@@ -16,6 +19,7 @@ std::vector<LinearPart> gate_up_parts(const GatedMlpNames& names, std::int64_t m
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
                    const InitialWeights& init, const AxisPart& tensor, const GateOptions& options)
     : mlp_width_(mlp_width / tensor.count),
+      tensor_(tensor),
       options_(options),
       gate_up_(gate_up_parts(names, mlp_width), {width}, init, options.has_biases,
                {LinearCut::By::rows, tensor}),
@@ -24,6 +28,14 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
 
 at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
   return down_.forward_gated(x_mD, gate_up_, options_.gate, call);
+}
+
+Features GatedMlp::run(LayerPass& pass, const Features& x, const Workspace& beside) {
+  if (pass.costs == nullptr) return {.tensor = forward(x.measured(), pass.call)};
+  const std::int64_t rows = x.rows() * tensor_.count;
+  const int compute_bytes = pass.costs->compute_bytes();
+  return add_branch(*pass.costs, x, layers(rows, compute_bytes, x.counted), tensor_,
+                    workspace(rows, compute_bytes) + beside);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,

@@ -32,9 +32,11 @@ class GatedMlp {
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
+  /// forward(), or its cost beside what its block holds.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, const Workspace& beside);
   /// Room for the maxima of its input, which is like `x`, or undefined (ops::maxima_for).
-  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
-    return gate_up_.maxima_for_input(x_mD, call);
+  [[nodiscard]] at::Tensor maxima_for_input(const LayerPass& pass, const Features& x) const {
+    return gate_up_.maxima_for_input(pass, x);
   }
 
   /// Its output becomes `scale` times what it was.
@@ -49,6 +51,7 @@ class GatedMlp {
 
  private:
   std::int64_t mlp_width_;  ///< of this rank
+  AxisPart tensor_;
   GateOptions options_;
   Linear gate_up_;
   Linear down_;

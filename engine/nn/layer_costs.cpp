@@ -36,6 +36,30 @@ void LayerCosts::hold(Bytes forward, Bytes backward, Bytes backward_kept) {
   backward_kept_ = std::max(backward_kept_, backward_kept);
 }
 
+void LayerCosts::let_go(Bytes saved, Bytes hidden) {
+  cost_.backward_workspace -= saved;
+  backward_kept_ -= saved + hidden;
+}
+
+void LayerCosts::add_branch(std::vector<LayerCost> layers, const Workspace& held) {
+  const LayerCost sum = total(layers);
+  for (LayerCost& layer : layers) {
+    const Bytes moved =
+        2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes_;
+    const Flops flops = layer.forward_flops;
+    add(std::move(layer), {{.products = flops, .bytes = moved}},
+        {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
+  }
+  let_go(sum.saved_bytes, sum.hidden_bytes);
+  // What is kept is not made again.
+  hold(held.forward, held.backward, held.backward - sum.hidden_bytes);
+}
+
+void LayerCosts::wait_on_host(int product_streams) {
+  cost_.host_reads = true;
+  cost_.product_streams = product_streams;
+}
+
 void LayerCosts::hold_also(Bytes forward, Bytes backward) {
   held_forward_ += forward;
   held_backward_ += backward;
@@ -44,6 +68,11 @@ void LayerCosts::hold_also(Bytes forward, Bytes backward) {
 BlockCost LayerCosts::finish(const std::vector<BoundaryTensor>& input,
                              std::vector<BoundaryTensor> output) {
   cost_.take(std::exchange(layers_, {}));
+  if (works_ == Works::in_layers) {
+    const LayerCost sum = total(cost_.layers);
+    cost_.weight_flops = sum.weight_flops;
+    cost_.held_bytes = sum.held_bytes;
+  }
   cost_.boundary = std::move(output);
   cost_.hidden_workspace = backward_kept_ - cost_.backward_workspace;
   cost_.forward_workspace += held_forward_;

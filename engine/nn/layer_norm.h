@@ -35,6 +35,12 @@ class LayerNorm {
                              bool keeps_output = false) {
     return run_norm(*this, pass, terms, keeps_output);
   }
+  /// forward() of x, or of x and delta, or its cost, which leaves gradients to what is around it.
+  /// `hands_on`: the block hands on the sum, which another one counts.
+  [[nodiscard]] NormedSum run_sum(LayerPass& pass, const std::vector<Features>& terms,
+                                  bool hands_on = false, const at::Tensor& maxima = {}) {
+    return run_norm_sum(*this, pass, terms, hands_on, maxima);
+  }
 
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});

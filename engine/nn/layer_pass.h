@@ -20,10 +20,12 @@ namespace dstrain {
 /// Images are [B, H, W, C], rows [M, C].
 struct Features {
   at::Tensor tensor = {};
+  at::Tensor maxima = {};  ///< ops::Measured
   BoundaryTensor size = {};
   bool counted = false;  ///< the block's input: another block counts what is kept of it
   bool owed = false;     ///< kept by the layer that made it, and counted by the next one
 
+  [[nodiscard]] ops::Measured measured() const { return {tensor, maxima}; }
   [[nodiscard]] FeatureShape image() const {
     const std::vector<std::int64_t>& sizes = size.shape;
     return {sizes.at(0), sizes.at(1), sizes.at(2), sizes.at(3)};

@@ -67,9 +67,14 @@ at::Tensor Linear::forward(const ops::Measured& x_MK, const Call& call) {
 }
 
 Features Linear::run(LayerPass& pass, const Features& x) {
-  if (pass.costs == nullptr) return {.tensor = forward(x.tensor, pass.call)};
+  if (pass.costs == nullptr) return {.tensor = forward(x.measured(), pass.call)};
   Features made = x.sized({x.rows(), weight_.shape[0]});
   LayerCost layer = cost(x.rows(), pass.costs->compute_bytes(), /*input_is_kept=*/x.counted);
+  if (cut_.columns()) {
+    add_reduce_scatter_rows(pass.costs->exchanges(), made.bytes(), pass.costs->compute_bytes(),
+                            /*trained=*/true, beside_sum(layer, cut_.split.count));
+    made.size.shape[0] /= cut_.split.count;
+  }
   const Flops flops = layer.forward_flops;
   const Bytes moved =
                   layer.saved_bytes + made.bytes() + layer.parameters * pass.costs->compute_bytes(),
@@ -84,6 +89,13 @@ at::Tensor Linear::forward_of_gathered(const ops::Measured& x_mK, const Call& ca
   DSTRAIN_CHECK(!cut_.columns(), parts_.at(0).name + ": gathered rows of cut columns");
   return has_adapters() ? forward(gathered(x_mK, call), call)
                         : ops::linear_of_gathered(x_mK, weight_, bias(), call.tensor());
+}
+
+Features Linear::run_of_gathered(LayerPass& pass, const Features& x) {
+  if (pass.costs == nullptr) return {.tensor = forward_of_gathered(x.measured(), pass.call)};
+  const int ranks = cut_.split.count;
+  const LayerCost layer = cost(x.rows() * ranks, pass.costs->compute_bytes());
+  return run(pass, gathered(pass, x, cut_.split, beside_gather(layer, ranks)));
 }
 
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {

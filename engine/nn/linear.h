@@ -55,14 +55,17 @@ class Linear {
 
   /// x [M, K] -> [M, N], N over all parts.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_MK, const Call& call = {});
-  /// forward() of a whole map, or its cost.
+  /// forward(), or its cost.
   [[nodiscard]] Features run(LayerPass& pass, const Features& x);
   /// x [M, K] -> [M, N] of the rows of all tensor ranks: x [m, K]; without others that of x.
   [[nodiscard]] at::Tensor forward_of_gathered(const ops::Measured& x_mK, const Call& call);
+  /// forward_of_gathered(), or its cost.
+  [[nodiscard]] Features run_of_gathered(LayerPass& pass, const Features& x);
   /// Room for the maxima of x, which is like `x`, or undefined (ops::maxima_for): ranks that gather
   /// x from others do not know them.
-  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x, const Call& call) const {
-    return call.tensor() == nullptr ? ops::maxima_for(weight_, x) : at::Tensor();
+  [[nodiscard]] at::Tensor maxima_for_input(const LayerPass& pass, const Features& x) const {
+    const bool unknown = pass.costs != nullptr || pass.call.tensor() != nullptr;
+    return unknown ? at::Tensor() : ops::maxima_for(weight_, x.tensor);
   }
   /// gelu(x weight^T + bias); needs a bias and whole columns.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,

@@ -5,6 +5,7 @@
 
 #include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/tensor_exchanges.h"
 
 namespace dstrain {
 
@@ -12,6 +13,7 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
          const InitialWeights& init, const AxisPart& tensor)
     : width_(width),
       mlp_width_(mlp_width / tensor.count),
+      tensor_(tensor),
       kind_(kind),
       up_({{names.up, mlp_width}}, {width}, init, /*has_bias=*/true, {LinearCut::By::rows, tensor}),
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/true,
@@ -24,20 +26,16 @@ at::Tensor Mlp::forward(const ops::Measured& x_mD, const Call& call) {
   return down_.forward_of_gelu(z_MF, *up_.bias(), kind_, call);
 }
 
-Features Mlp::run(LayerPass& pass, const Features& x) {
-  if (pass.costs == nullptr)
-    return {.tensor = forward(x.tensor.view({-1, width_}), pass.call).view(x.tensor.sizes())};
-  const int compute_bytes = pass.costs->compute_bytes();
-  for (LayerCost& layer : layers(x.rows(), compute_bytes)) {
-    const Bytes moved =
-        2 * (layer.saved_bytes + layer.made_again) + layer.parameters * compute_bytes;
-    const Flops flops = layer.forward_flops;
-    pass.costs->add(std::move(layer), {{.products = flops, .bytes = moved}},
-                    {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
+Features Mlp::run(LayerPass& pass, const Features& x, const Workspace& beside) {
+  if (pass.costs == nullptr) {
+    const at::Tensor& rows = x.tensor;
+    if (rows.dim() == 2) return {.tensor = forward(x.measured(), pass.call)};
+    return {.tensor = forward(rows.view({-1, width_}), pass.call).view(rows.sizes())};
   }
-  const Workspace inside = workspace(x.rows(), compute_bytes);
-  pass.costs->hold(inside.forward + x.bytes(), inside.backward + 2 * x.bytes());
-  return x.sized(x.size.shape);
+  const std::int64_t rows = x.rows() * tensor_.count;
+  const int compute_bytes = pass.costs->compute_bytes();
+  return add_branch(*pass.costs, x, layers(rows, compute_bytes), tensor_,
+                    workspace(rows, compute_bytes) + beside);
 }
 
 bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }

@@ -25,12 +25,11 @@ class Mlp {
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
-  /// forward() of each pixel or row, or its cost beside the input's gradient by a
-  /// residual.
-  [[nodiscard]] Features run(LayerPass& pass, const Features& x);
+  /// forward() of each pixel or row, or its cost beside what its block holds.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, const Workspace& beside);
   /// Room for the maxima of its input, which is like `x`, or undefined (ops::maxima_for).
-  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
-    return up_.maxima_for_input(x_mD, call);
+  [[nodiscard]] at::Tensor maxima_for_input(const LayerPass& pass, const Features& x) const {
+    return up_.maxima_for_input(pass, x);
   }
 
   void add_parameters(std::vector<Parameter*>& list);
@@ -44,6 +43,7 @@ class Mlp {
 
   std::int64_t width_;
   std::int64_t mlp_width_;  ///< of this rank
+  AxisPart tensor_;
   ops::Gelu kind_;
   Linear up_;
   Linear down_;

@@ -111,6 +111,22 @@ ops::RouterLosses Moe::losses_of(const Batch& batch, const BlockContext& context
   return losses;
 }
 
+Features Moe::run(LayerPass& pass, const Features& x, const Workspace& beside) {
+  if (pass.costs == nullptr) return {.tensor = forward(x.tensor, *pass.batch, *pass.context)};
+  LayerCosts& costs = *pass.costs;
+  const int compute_bytes = costs.compute_bytes();
+  std::vector<LayerCost> list = layers(x.rows(), compute_bytes);
+  const Bytes saved = total(list).saved_bytes;
+  for (LayerCost& layer : list) costs.add(std::move(layer));
+  costs.let_go(saved);
+  const Workspace held = workspace(x.rows(), compute_bytes) + beside;
+  // Also where the shared expert's outputs of activation functions are kept.
+  costs.hold(held.forward, held.backward);
+  add_exchanges(costs.exchanges(), x.rows(), compute_bytes);
+  costs.wait_on_host(/*product_streams=*/own_experts() > 1 ? 2 : 1);
+  return x.sized(x.size.shape);
+}
+
 at::Tensor Moe::forward(const at::Tensor& x_mD, const Batch& batch, const BlockContext& context) {
   const Call call = call_of_part(Call::of(batch, context), x_mD, shape_.splits.tensor);
   const ops::Routes routes =
@@ -189,7 +205,8 @@ at::Tensor Moe::run_own_experts(at::Tensor rows, const ExchangedRows& there,
 void Moe::rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
                    at::ScalarType gradients) const {
   const bool trains = gate_up_.trainable || down_.trainable;
-  ops::rehearse_expert_mlps(own_rows(all_rows) * shape_.router.chosen * ranks(), shape_.width,
+  const std::int64_t rows = all_rows / shape_.splits.tensor.count;
+  ops::rehearse_expert_mlps(rows * shape_.router.chosen * ranks(), shape_.width,
                             shape_.expert_width, compute,
                             trains ? std::optional(gradients) : std::nullopt);
 }
@@ -236,8 +253,7 @@ LayerCost Moe::experts_cost(std::int64_t rows, int compute_bytes) const {
   return cost;
 }
 
-std::vector<LayerCost> Moe::layers(std::int64_t all_rows, int compute_bytes) const {
-  const std::int64_t rows = own_rows(all_rows);
+std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
   const Bytes stream = rows * shape_.width * compute_bytes;
   std::vector<LayerCost> layers;
   bool kept = false;  // x, by one layer for all
@@ -253,7 +269,7 @@ std::vector<LayerCost> Moe::layers(std::int64_t all_rows, int compute_bytes) con
   }
   add(router_);
   const bool balanced = losses_.balance > 0;
-  const Bytes shares = balanced ? samples_of(all_rows) * shape_.router.experts * kFloatBytes : 0;
+  const Bytes shares = balanced ? samples_of(rows) * shape_.router.experts * kFloatBytes : 0;
   layers.push_back(
       {.name = name_ + " routing",
        .saved_bytes = ops::route_saved_bytes(shape_.router, rows, compute_bytes) + shares});
@@ -265,8 +281,7 @@ std::vector<LayerCost> Moe::layers(std::int64_t all_rows, int compute_bytes) con
   return layers;
 }
 
-Workspace Moe::workspace(std::int64_t all_rows, int compute_bytes) const {
-  const std::int64_t rows = own_rows(all_rows);
+Workspace Moe::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes stream = rows * shape_.width * compute_bytes;
   const std::int64_t taken = planned_rows(rows);
   const Bytes wide = taken * shape_.width * compute_bytes,
@@ -288,26 +303,23 @@ Workspace Moe::workspace(std::int64_t all_rows, int compute_bytes) const {
   return most;
 }
 
-void Moe::complete(BlockCost& cost, std::int64_t all_rows, int compute_bytes) const {
-  cost.host_reads = true;
-  if (own_experts() > 1) cost.product_streams = 2;
-  const std::int64_t rows = own_rows(all_rows);
+void Moe::add_exchanges(std::vector<Exchange>& list, std::int64_t rows, int compute_bytes) const {
   if (losses_.balance > 0 && !sample_ranks().axes().empty()) {
-    cost.exchanges.push_back({.op = CommOp::all_reduce,
-                              .axis = sample_ranks(),
-                              .bytes = ops::balance_bytes(shape_.router, samples_of(all_rows)),
-                              .width = static_cast<int>(kFloatBytes),
-                              .pass = ExchangePass::train});
+    list.push_back({.op = CommOp::all_reduce,
+                    .axis = sample_ranks(),
+                    .bytes = ops::balance_bytes(shape_.router, samples_of(rows)),
+                    .width = static_cast<int>(kFloatBytes),
+                    .pass = ExchangePass::train});
   }
   if (ranks() == 1) return;
   const Bytes counts = shape_.router.experts * kIndexBytes;
   const Bytes exchanged = rows * shape_.router.chosen * shape_.width * compute_bytes;
   const auto add = [&](Bytes bytes, int width, ExchangePass pass) {
-    cost.exchanges.push_back({.op = CommOp::all_to_all,
-                              .axis = expert_ranks(),
-                              .bytes = bytes,
-                              .width = width,
-                              .pass = pass});
+    list.push_back({.op = CommOp::all_to_all,
+                    .axis = expert_ranks(),
+                    .bytes = bytes,
+                    .width = width,
+                    .pass = pass});
   };
   add(counts, static_cast<int>(kIndexBytes), ExchangePass::forward);
   for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {

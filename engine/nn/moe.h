@@ -64,10 +64,17 @@ class Moe {
   Moe(const MoeNames& names, const MoeShape& shape, const MoeLosses& losses,
       const InitialWeights& init);
 
-  /// x [m, D] -> [m, D]. On a GPU the host waits for the number of rows of each expert, while the
-  /// device works on the shared expert.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Batch& batch,
-                                   const BlockContext& context);
+  /// x [m, D] -> [m, D], or its cost beside what its block holds. On a GPU the host waits for the
+  /// number of rows of each expert, while the device works on the shared expert.
+  ///
+  /// Rows of an expert are known by running alone; their cost is that of an even spread, or of the
+  /// planned load, and stands beside the forward.
+  [[nodiscard]] Features run(LayerPass& pass, const Features& x, const Workspace& beside);
+  /// None: the router reads its input, and experts get rows that are spread.
+  [[nodiscard]] static at::Tensor maxima_for_input(const LayerPass& /*pass*/,
+                                                   const Features& /*x*/) {
+    return {};
+  }
 
   /// The experts' products for all numbers of rows that M rows of x on each rank may lead to.
   void rehearse(std::int64_t all_rows, const at::TensorOptions& compute,
@@ -79,13 +86,14 @@ class Moe {
   void add_parameters(std::vector<Parameter*>& list);
   /// Adds those of the shared expert.
   void add_linears(std::vector<Linear*>& list);
-  /// For all M rows of x.
-  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t all_rows, int compute_bytes) const;
-  [[nodiscard]] Workspace workspace(std::int64_t all_rows, int compute_bytes) const;
-  /// What its block's cost says beside that.
-  void complete(BlockCost& cost, std::int64_t all_rows, int compute_bytes) const;
 
  private:
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Batch& batch,
+                                   const BlockContext& context);
+  // What `rows` rows m of x cost.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
+  void add_exchanges(std::vector<Exchange>& list, std::int64_t rows, int compute_bytes) const;
   [[nodiscard]] ops::RouterLosses losses_of(const Batch& batch, const BlockContext& context) const;
   /// Results for `rows` [M * k, D], sorted by expert, from all ranks that share the experts.
   /// `sent` [E]: rows of each expert here; `received` [ranks * own experts]: rows that each rank
@@ -103,12 +111,10 @@ class Moe {
   [[nodiscard]] std::int64_t planned_rows(std::int64_t rows) const;
   [[nodiscard]] std::int64_t own_experts() const { return shape_.router.experts / ranks(); }
   [[nodiscard]] int ranks() const { return shape_.splits.experts().count; }
-  /// This rank's part of M rows.
-  [[nodiscard]] std::int64_t own_rows(std::int64_t rows) const {
-    return rows / shape_.splits.tensor.count;
+  /// Samples of which this rank has `rows` rows m.
+  [[nodiscard]] std::int64_t samples_of(std::int64_t rows) const {
+    return rows * shape_.splits.tensor.count / losses_.tokens;
   }
-  /// Samples in `rows` rows M.
-  [[nodiscard]] std::int64_t samples_of(std::int64_t rows) const { return rows / losses_.tokens; }
   /// The axis of the ranks that share the experts.
   [[nodiscard]] CommAxis expert_ranks() const;
   /// The axis of the ranks that have parts of a sample.

@@ -3,11 +3,38 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/layer_pass.h"
 
 namespace dstrain {
+
+/// The sum of a norm's terms, and its norm.
+struct NormedSum {
+  Features sum, normed;
+};
+
+/// LayerNorm::run_sum() and RmsNorm::run_sum().
+template <class Norm>
+[[nodiscard]] NormedSum run_norm_sum(Norm& norm, LayerPass& pass,
+                                     const std::vector<Features>& terms, bool hands_on,
+                                     const at::Tensor& maxima) {
+  const Features& x = terms.front();
+  const bool adds = terms.size() > 1;
+  if (pass.costs == nullptr) {
+    auto [sum, normed] = norm.forward(
+        x.tensor, adds ? std::optional<at::Tensor>(terms[1].tensor) : std::nullopt, maxima);
+    return {.sum = {.tensor = std::move(sum)},
+            .normed = {.tensor = std::move(normed), .maxima = maxima}};
+  }
+  // The sum is its input where nothing is added.
+  const Bytes bytes = x.bytes(), kept = (adds || !x.counted) && !hands_on ? bytes : 0;
+  pass.costs->add(norm.cost(x.rows(), kept), {{.bytes = 2 * bytes}}, {{.bytes = 3 * bytes}});
+  NormedSum made{.sum = x.sized(x.size.shape), .normed = x.sized(x.size.shape)};
+  made.sum.counted = true;
+  return made;
+}
 
 /// LayerNorm::run() and RmsNorm::run().
 template <class Norm>
@@ -21,15 +48,11 @@ template <class Norm>
     const auto delta = terms.size() > 1 ? std::optional<at::Tensor>(rows(terms[1])) : std::nullopt;
     return {.tensor = norm.forward(rows(x), delta).second.view(x.tensor.sizes())};
   }
-  // The sum is its input where nothing is added.
-  const bool own_sum = terms.size() > 1 || !x.counted;
-  const Bytes bytes = x.bytes();
-  pass.costs->add(norm.cost(x.rows(), (own_sum ? bytes : 0) + (keeps_output ? bytes : 0)),
-                  {{.bytes = 2 * bytes}}, {{.bytes = 3 * bytes}});
-  // A gradient more than the layers around it hold.
-  if (!pass.costs->on_images()) pass.costs->hold_also(0, bytes);
-  Features made = x.sized(x.size.shape);
+  Features made = run_norm_sum(norm, pass, terms, /*hands_on=*/false, {}).normed;
   made.counted = keeps_output;
+  if (keeps_output) pass.costs->add_to_last({.name = {}, .saved_bytes = x.bytes()});
+  // A gradient more than the layers around it hold.
+  if (!pass.costs->on_images()) pass.costs->hold_also(0, x.bytes());
   return made;
 }
 

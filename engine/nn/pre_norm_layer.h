@@ -1,9 +1,7 @@
 #pragma once
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -13,17 +11,17 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/nn/attention.h"
-#include "engine/nn/block.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/layered_block.h"
 #include "engine/nn/moe.h"
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/row_tiles.h"
-#include "engine/nn/tensor_exchanges.h"
+#include "engine/nn/token_pool.h"
+#include "engine/nn/workspace.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -64,11 +62,12 @@ struct BranchNorms {
 ///
 /// Legend: D width, M = B * T rows, of B samples of T tokens, m those of this tensor rank.
 template <class Norm, class FeedForward>
-class PreNormLayer final : public Block {
+class PreNormLayer final : public LayeredBlock {
  public:
   PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp,
                BranchNorms<Norm> behind = {})
-      : place_(std::move(place)),
+      : LayeredBlock(Works::in_layers),
+        place_(std::move(place)),
         norm_before_(std::move(before)),
         attention_(std::move(attention)),
         norm_after_(std::move(after)),
@@ -110,27 +109,37 @@ class PreNormLayer final : public Block {
     return attention_.key_values();
   }
 
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const BlockContext& context) override {
-    DSTRAIN_CHECK(input.size() == (sums_first() ? 2u : 1u), name() + ": wrong number of inputs");
+  [[nodiscard]] Tensors input_of(const Tensors& input, const Batch&) const override {
+    DSTRAIN_CHECK(input.size() == (sums_first() ? 2u : 1u),
+                  place_.name + ": wrong number of inputs");
+    return input;
+  }
+  [[nodiscard]] std::vector<BoundaryTensor> input_sizes(const BatchShape& shape) const override {
+    const std::int64_t rows = shape.micro_batch * place_.tokens / place_.tensor.count;
+    return std::vector<BoundaryTensor>(sums_first() ? 2 : 1,
+                                       {{rows, place_.width}, shape.compute_bytes});
+  }
+
+  [[nodiscard]] std::vector<Features> run(LayerPass& pass,
+                                          const std::vector<Features>& input) override {
+    const Features& in = input.front();
+    if (pass.costs != nullptr) hold_beside(*pass.costs, in.bytes());
     // Texts may be shorter than the model's samples.
-    const std::int64_t samples = batch.tokens.defined()
-                                     ? batch.tokens.size(0)
-                                     : input[0].size(0) * place_.tensor.count / place_.tokens;
-    const Call call = Call::of(batch, context);
-    if (place_.norms_after) return normed_after(input, samples, batch, context, call);
-    if (place_.parallel) return side_by_side(input, samples, batch, context, call);
-    const at::Tensor before = attention_.maxima_for_input(input[0], call),
-                     after = maxima_for_mlp(input[0], call);
-    const auto [x_mD, h_mD] = norm_before_.forward(
-        input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
-    const at::Tensor attended_mD = normed(
-        behind_.attention, attention_.forward({h_mD, before}, samples, batch.sequences, call));
-    const auto [y_mD, g_mD] = norm_after_.forward(x_mD, kept(attended_mD, samples, 0, call), after);
-    at::Tensor delta_mD = kept(
-        normed(behind_.mlp, feed_forward({g_mD, after}, batch, context, call)), samples, 1, call);
-    if (place_.joined()) return {delta_mD.add_(y_mD)};
-    return {y_mD, delta_mD};
+    const std::int64_t rows = pass.costs == nullptr ? in.tensor.size(0) : in.rows(),
+                       samples = pass.batch != nullptr && pass.batch->tokens.defined()
+                                     ? pass.batch->tokens.size(0)
+                                     : rows * place_.tensor.count / place_.tokens;
+    if (place_.norms_after) return run_normed_after(pass, input, samples);
+    const at::Tensor before = attention_.maxima_for_input(pass, in),
+                     after = mlp_.maxima_for_input(pass, in);
+    if (place_.parallel) return run_side_by_side(pass, input, samples, before, after);
+    const auto [x, h] = norm_before_.run_sum(pass, input, /*hands_on=*/false, before);
+    const Features attended = normed(pass, behind_.attention, attention_.run(pass, h, samples));
+    const auto [y, g] = norm_after_.run_sum(pass, {x, kept(pass, attended, samples, 0)},
+                                            /*hands_on=*/!place_.joined(), after);
+    if (place_.joined()) let_go(pass, y);
+    return handed_on(pass, y,
+                     kept(pass, normed(pass, behind_.mlp, feed_forward(pass, g)), samples, 1));
   }
 
   void rehearse(const BatchShape& shape, const at::TensorOptions& compute,
@@ -138,225 +147,110 @@ class PreNormLayer final : public Block {
     if constexpr (kExperts) mlp_.rehearse(shape.micro_batch * place_.tokens, compute, gradients);
   }
 
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) override {
-    const std::int64_t rows = shape.micro_batch * place_.tokens,
-                       own_rows = rows / place_.tensor.count;
-    const Bytes whole = rows * place_.width * shape.compute_bytes;       // one [M, D]
-    const Bytes stream = own_rows * place_.width * shape.compute_bytes;  // one [m, D]
-    std::vector<LayerCost> in_mlp_layers = mlp_layers(rows, shape.compute_bytes);
-    Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
-    if constexpr (!kExperts) {
-      if (tiled(own_rows)) in_mlp = take_tiles(in_mlp_layers, stream, shape.compute_bytes);
-    }
-    const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
-    const Workspace in_attention =
-        attention_.workspace(shape.micro_batch, place_.tokens, shape.compute_bytes);
-    BlockCost cost;
-    cost.name = name();
-    // The first norm keeps its sum, which is the input where nothing is added; the second norm's
-    // sum is handed on, so the boundary counts it, unless what is handed on is another sum. What
-    // follows a norm keeps the norm's output, or what it gathers of all ranks'.
-    // A norm behind a branch keeps what that makes, and branches keep the sums that they take,
-    // unless these are handed on.
-    // Parallel branches read the sum that is handed on.
-    const bool after = place_.norms_after, parallel = place_.parallel;
-    std::vector<LayerCost> layers = {
-        norm_before_.cost(own_rows, after || (sums_first() && !parallel) ? stream : 0)};
-    const auto append = [&layers](std::vector<LayerCost> more) {
-      layers.insert(layers.end(), more.begin(), more.end());
-    };
-    std::vector<LayerCost> in_attention_layers =
-        attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes,
-                          /*input_is_kept=*/after && !sums_first());
-    // Cut between ranks, the branches are gathered before they are whole, and summed after that.
-    const bool cut = !place_.tensor.whole();
-    const auto add_exchanges = [&](const std::vector<LayerCost>& branch) {
-      const int ranks = place_.tensor.count;
-      add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes,
-                          beside_gather(branch.front(), ranks));
-      add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes, /*trained=*/true,
-                              beside_sum(branch.back(), ranks));
-    };
-    for (const Exchange& exchange : attention_.exchanges(rows, shape.compute_bytes))
-      cost.exchanges.push_back(exchange);
-    if (cut) add_exchanges(in_attention_layers);
-    if (cut && !kExperts) add_exchanges(in_mlp_layers);
-    append(std::move(in_attention_layers));
-    if (!scales_.empty()) append({scale_cost(0, stream)});
-    const Bytes kept_sum = after || (place_.joined() && !parallel) ? stream : 0;
-    // A norm behind a branch keeps what that made.
-    const auto append_behind = [&](const std::optional<Norm>& norm) {
-      if (norm) append({norm->cost(own_rows, stream)});
-    };
-    append_behind(behind_.attention);
-    append({norm_after_.cost(own_rows, kept_sum)});
-    append(std::move(in_mlp_layers));
-    if (!scales_.empty()) append({scale_cost(1, stream)});
-    append_behind(behind_.mlp);
-    cost.take(std::move(layers));
-    const LayerCost sum = total(cost.layers);
-    cost.weight_flops = sum.weight_flops;
-    // One gradient is that of both branches, unless ranks gather it for each.
-    cost.held_bytes = sum.held_bytes - (parallel && !cut ? stream : 0);
-    cost.boundary.assign(place_.joined() ? 1 : 2, {{own_rows, place_.width}, shape.compute_bytes});
-    // The attention branch until the second norm has added it, or what the MLP needs after that.
-    const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
-    cost.forward_workspace =
-        std::max(std::max(stream, in_attention.forward) + gathered, in_mlp.forward + by_mlp);
-    if constexpr (kExperts) mlp_.complete(cost, rows, shape.compute_bytes);
-    // Two places are the largest, counted against what autograd has let go by then: the MLP beside
-    // the stream's gradient, which where the sum is handed on is that of the output, and the
-    // attention beside the gradients of the stream and of its own output, when the MLP and its norm
-    // have gone.
-    cost.backward_workspace =
-        std::max((place_.joined() ? 0 : stream) + in_mlp.backward + by_mlp,
-                 2 * stream + in_attention.backward - kept_by_mlp - kept_sum + gathered) +
-        (place_.gradients_apart && !place_.joined() ? stream : 0);
-    // Kept, it is not made in the first place, and has been let go by the second.
-    if constexpr (!kExperts) cost.hidden_workspace = -cost.hidden_bytes;
-    if (place_.drop_path > 0) {
-      cost.forward_workspace += stream;
-      cost.backward_workspace += stream;
-    }
-    if (after || parallel || behind_.attention || !scales_.empty()) {
-      // A branch's output beside its norm's or the scaled one, or one branch's beside the other.
-      cost.forward_workspace += stream;
-      cost.backward_workspace += stream;
-    }
-    return cost;
-  }
-
  private:
-  /// forward() with the norms behind the branches.
-  [[nodiscard]] Tensors normed_after(const Tensors& input, std::int64_t samples, const Batch& batch,
-                                     const BlockContext& context, const Call& call) {
-    const at::Tensor x_mD = sums_first() ? input[0] + input[1] : input[0];
-    const at::Tensor attended_mD = attention_.forward({x_mD}, samples, batch.sequences, call);
-    const at::Tensor y_mD = x_mD + norm_before_.forward(attended_mD, std::nullopt).second;
-    at::Tensor delta_mD =
-        norm_after_.forward(feed_forward({y_mD}, batch, context, call), std::nullopt).second;
-    if (place_.joined()) return {delta_mD.add_(y_mD)};
-    return {y_mD, delta_mD};
+  /// run() with the norms behind the branches.
+  [[nodiscard]] std::vector<Features> run_normed_after(LayerPass& pass,
+                                                       const std::vector<Features>& input,
+                                                       std::int64_t samples) {
+    const Features x = sum_of(pass, input);
+    Features y =
+        sum_of(pass, {x, norm_before_.run_sum(pass, {attention_.run(pass, x, samples)}).normed});
+    y.counted = !place_.joined();
+    let_go(pass, y);  // it takes as much as what the second norm keeps
+    return handed_on(pass, y, norm_after_.run_sum(pass, {feed_forward(pass, y)}).normed);
   }
 
-  /// forward() of parallel branches.
-  [[nodiscard]] Tensors side_by_side(const Tensors& input, std::int64_t samples, const Batch& batch,
-                                     const BlockContext& context, const Call& call) {
-    const at::Tensor before = attention_.maxima_for_input(input[0], call),
-                     after = maxima_for_mlp(input[0], call);
-    const auto [x_mD, h_mD] = norm_before_.forward(
-        input[0], sums_first() ? std::optional<at::Tensor>(input[1]) : std::nullopt, before);
-    const at::Tensor g_mD = norm_after_.forward(x_mD, std::nullopt, after).second,
-                     attended_mD =
-                         attention_.forward({h_mD, before}, samples, batch.sequences, call);
-    at::Tensor delta_mD = feed_forward({g_mD, after}, batch, context, call).add_(attended_mD);
-    if (place_.joined()) return {delta_mD.add_(x_mD)};
-    return {x_mD, delta_mD};
+  /// run() of parallel branches.
+  [[nodiscard]] std::vector<Features> run_side_by_side(LayerPass& pass,
+                                                       const std::vector<Features>& input,
+                                                       std::int64_t samples,
+                                                       const at::Tensor& before,
+                                                       const at::Tensor& after) {
+    const auto [x, h] = norm_before_.run_sum(pass, input, /*hands_on=*/true, before);
+    const Features g = norm_after_.run_sum(pass, {x}, /*hands_on=*/true, after).normed,
+                   attended = attention_.run(pass, h, samples);
+    const bool held = holds(pass);
+    const Features delta = feed_forward(pass, g);
+    if (pass.costs == nullptr) delta.tensor.add_(attended.tensor);
+    // One gradient is that of both branches, unless ranks gather it for each.
+    if (held && holds(pass) && place_.tensor.whole())
+      pass.costs->add_to_last({.name = {}, .held_bytes = -x.bytes()});
+    return handed_on(pass, x, delta);
   }
 
-  [[nodiscard]] std::vector<LayerCost> mlp_layers(std::int64_t rows, int compute_bytes) const {
-    if constexpr (std::is_same_v<FeedForward, GatedMlp>)
-      return mlp_.layers(rows, compute_bytes,
-                         /*input_is_kept=*/place_.norms_after && !place_.joined());
-    else
-      return mlp_.layers(rows, compute_bytes);
+  [[nodiscard]] std::vector<Features> handed_on(const LayerPass& pass, const Features& sum,
+                                                const Features& delta) const {
+    if (!place_.joined()) return {sum, delta};
+    if (pass.costs == nullptr) delta.tensor.add_(sum.tensor);
+    return {delta};
   }
 
-  [[nodiscard]] static at::Tensor normed(std::optional<Norm>& norm, const at::Tensor& branch_mD) {
-    return norm ? norm->forward(branch_mD, std::nullopt).second : branch_mD;
+  [[nodiscard]] static Features normed(LayerPass& pass, std::optional<Norm>& norm,
+                                       const Features& branch) {
+    return norm ? norm->run_sum(pass, {branch}).normed : branch;
   }
 
-  /// These work on this rank's own rows, and exchange others.
+  /// The last layer keeps the gradient of its output.
+  [[nodiscard]] static bool holds(const LayerPass& pass) {
+    return pass.costs != nullptr && pass.costs->layers().back().held_bytes > 0;
+  }
+
+  /// Backward of the attention finds `kept` gone.
+  static void let_go(LayerPass& pass, const Features& kept) {
+    if (pass.costs != nullptr) pass.costs->let_go(kept.bytes());
+  }
+
+  /// What stands beside the branches, of `stream` bytes each.
+  void hold_beside(LayerCosts& costs, Bytes stream) const {
+    if (place_.gradients_apart && !place_.joined()) costs.hold_also(0, stream);
+    if (place_.drop_path > 0) costs.hold_also(stream, stream);
+    // A branch's output beside its norm's or the scaled one, or one branch's beside the other.
+    if (place_.norms_after || place_.parallel || behind_.attention || !scales_.empty())
+      costs.hold_also(stream, stream);
+  }
+
+  /// Their products differ in size from call to call.
   static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
 
-  /// It keeps what it scales.
-  [[nodiscard]] LayerCost scale_cost(std::size_t branch, Bytes stream) const {
-    const Parameter& scale = scales_.at(branch);
-    LayerCost cost{.name = place_.scales.at(branch), .saved_bytes = scale.trainable ? stream : 0};
-    count(scale, cost);
-    return cost;
-  }
-
   /// A branch, scaled, which some samples skip while training.
-  [[nodiscard]] at::Tensor kept(const at::Tensor& made_mD, std::int64_t samples, int branch,
-                                const Call& call) {
-    const at::Tensor branch_mD =
-        scales_.empty() ? made_mD
-                        : ops::scale_columns(made_mD, scales_.at(static_cast<std::size_t>(branch)));
-    if (place_.drop_path == 0 || !call.trains() || !call.dropout_seed.defined()) return branch_mD;
-    return ops::drop_path(
-        branch_mD, samples,
-        {.share = place_.drop_path,
-         .seed = call.dropout_seed,
-         .place = stable_hash(place_.name + ".drop_path." + std::to_string(branch))});
+  [[nodiscard]] Features kept(LayerPass& pass, const Features& made, std::int64_t samples,
+                              int branch) {
+    const Features scaled = scales_.empty() ? made : scale(pass, made, branch);
+    const ops::DropMask mask =
+        pass.drop(place_.drop_path, place_.name + ".drop_path." + std::to_string(branch));
+    if (mask.share == 0) return scaled;
+    return {.tensor = ops::drop_path(scaled.tensor, samples, mask)};
   }
 
-  /// Experts work on samples, and among ranks, too.
-  [[nodiscard]] at::Tensor feed_forward(const ops::Measured& g_mD, const Batch& batch,
-                                        const BlockContext& context, const Call& call) {
-    if constexpr (kExperts) {
-      return mlp_.forward(g_mD.rows, batch, context);
-    } else {
-      if (!tiled(g_mD.rows.size(0))) return mlp_.forward(g_mD, call);
-      RowTiles tiles{.rows = place_.tile_rows,
-                     .work = [this, call](const at::Tensor& rows, std::int64_t begin) {
-                       return mlp_.forward({rows}, of_tile(call, rows, begin));
-                     }};
-      mlp_.add_parameters(tiles.parameters);
-      // What is computed again is wanted for the backward alone, unless a norm or a scale behind
-      // reads it.
-      const bool is_read = place_.norms_after || behind_.mlp || !scales_.empty();
-      return in_tiles(g_mD.rows, std::move(tiles), call.mode == Mode::recompute && !is_read);
-    }
+  /// It keeps what it scales.
+  [[nodiscard]] Features scale(LayerPass& pass, const Features& made, int branch) {
+    Parameter& scale = scales_.at(static_cast<std::size_t>(branch));
+    if (pass.costs == nullptr) return {.tensor = ops::scale_columns(made.tensor, scale)};
+    LayerCost cost{.name = place_.scales.at(static_cast<std::size_t>(branch)),
+                   .saved_bytes = scale.trainable ? made.bytes() : 0};
+    count(scale, cost);
+    pass.costs->add(std::move(cost));
+    return made;
   }
 
-  /// The input of experts is read by the router, and spread.
-  [[nodiscard]] at::Tensor maxima_for_mlp(const at::Tensor& x_mD, const Call& call) {
-    if constexpr (kExperts) {
-      return {};
-    } else {
-      return mlp_.maxima_for_input(x_mD, call);
-    }
+  [[nodiscard]] Features feed_forward(LayerPass& pass, const Features& g) {
+    // The stream's gradient, which where the sum is handed on is that of the output.
+    const Workspace beside{.backward = place_.joined() ? 0 : g.bytes()};
+    const std::int64_t rows = pass.costs == nullptr ? g.tensor.size(0) : g.rows();
+    if (place_.tile_rows == 0 || place_.tile_rows >= rows) return mlp_.run(pass, g, beside);
+    RowTiles tiles{.rows = place_.tile_rows, .work = [this](LayerPass& tile, const Features& own) {
+                     return mlp_.run(tile, own, {});
+                   }};
+    mlp_.add_parameters(tiles.parameters);
+    // What is computed again is wanted for the backward alone, unless a norm or a scale behind
+    // reads it.
+    const bool is_read = place_.norms_after || behind_.mlp || !scales_.empty();
+    return run_in_tiles(pass, g, std::move(tiles), pass.call.mode == Mode::recompute && !is_read,
+                        beside);
   }
 
-  /// The call of one tile. Dropout goes by the places of rows.
-  [[nodiscard]] static Call of_tile(Call call, const at::Tensor& rows_rD, std::int64_t begin) {
-    call.keep_hidden = false;  // it is made again all the same
-    const std::int64_t rows = rows_rD.size(0);
-    if (call.own.rows.defined()) {
-      call.own.rows = call.own.rows.narrow(0, begin, rows);
-    } else if (call.trains() && call.dropout_seed.defined()) {
-      call.own.rows = at::arange(begin, begin + rows, rows_rD.options().dtype(at::kInt));
-    }
-    return call;
-  }
-
-  /// Makes the MLP's layers those of tiles, which keep the input alone, of `stream` bytes; what
-  /// they hold at once beside that and the output.
-  [[nodiscard]] Workspace take_tiles(std::vector<LayerCost>& layers, Bytes stream,
-                                     int compute_bytes) const {
-    const Bytes of_tile = total(mlp_.layers(place_.tile_rows, compute_bytes)).saved_bytes,
-                rows = place_.tile_rows * place_.width * compute_bytes;
-    const Workspace inside = mlp_.workspace(place_.tile_rows, compute_bytes);
-    for (LayerCost& layer : layers) {
-      layer.made_again += std::exchange(layer.saved_bytes, 0);
-      layer.again_flops = layer.forward_flops;
-      layer.hidden_bytes = 0;
-      put_nothing_off(layer);
-    }
-    layers.front().saved_bytes = stream;
-    layers.front().made_again = std::max<Bytes>(layers.front().made_again - stream, 0);
-    // Backward, the gradient of all rows, and of a tile also its output, its gradient and the
-    // input's.
-    return {.forward = of_tile + inside.forward + rows,
-            .backward = stream + of_tile + inside.backward + 2 * rows};
-  }
   /// Its input is {x, delta}.
   [[nodiscard]] bool sums_first() const { return !place_.first && !place_.joined(); }
-  /// The MLP works on so many rows in tiles.
-  [[nodiscard]] bool tiled(std::int64_t rows) const {
-    return place_.tile_rows > 0 && place_.tile_rows < rows;
-  }
 
   LayerPlace place_;
   Norm norm_before_;

@@ -39,6 +39,11 @@ class RmsNorm {
                              bool keeps_output = false) {
     return run_norm(*this, pass, terms, keeps_output);
   }
+  /// As LayerNorm::run_sum().
+  [[nodiscard]] NormedSum run_sum(LayerPass& pass, const std::vector<Features>& terms,
+                                  bool hands_on = false, const at::Tensor& maxima = {}) {
+    return run_norm_sum(*this, pass, terms, hands_on, maxima);
+  }
 
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&weight_); }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "engine/kernels/parameter.h"
+#include "engine/nn/layer_pass.h"
+#include "engine/nn/workspace.h"
 
 namespace dstrain {
 
@@ -18,11 +18,13 @@ struct RowTiles {
   /// What `work` reads. Their gradients are added up tile by tile, and none is put off
   /// (Parameter::later).
   std::vector<Parameter*> parameters = {};
-  /// [r, D] -> [r, D]; `begin` is the first row's place in x.
-  std::function<at::Tensor(const at::Tensor& rows, std::int64_t begin)> work = {};
+  /// [r, D] -> [r, D], or its cost; where it runs, of the call alone, and also in backward.
+  std::function<Features(LayerPass& pass, const Features& rows)> work = {};
 };
 
-/// work(x) [M, D]. `skip`: it runs for its backward alone, and the result holds anything.
-[[nodiscard]] at::Tensor in_tiles(const at::Tensor& x_MD, RowTiles tiles, bool skip);
+/// work(x) [M, D], or its cost beside what the block holds. `skip`: it runs for its backward alone,
+/// and the result holds anything.
+[[nodiscard]] Features run_in_tiles(LayerPass& pass, const Features& x, RowTiles tiles, bool skip,
+                                    const Workspace& beside);
 
 }  // namespace dstrain

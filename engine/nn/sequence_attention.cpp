@@ -42,29 +42,29 @@ void require_heads(const ops::AttentionShape& shape, SequenceExchange exchange, 
                           fmt::join(fitting, ", ")));
 }
 
-std::vector<Exchange> sequence_exchanges(const ops::AttentionShape& shape,
-                                         SequenceExchange exchange, int ranks, std::int64_t rows,
-                                         int compute_bytes) {
+void add_sequence_exchanges(std::vector<Exchange>& list, const ops::AttentionShape& shape,
+                            SequenceExchange exchange, int ranks, std::int64_t rows,
+                            int compute_bytes) {
   using enum ExchangePass;
-  if (ranks == 1) return {};
-  const auto of = [](CommOp op, std::int64_t elements, int width, ExchangePass pass) {
-    return Exchange{.op = op,
+  if (ranks == 1) return;
+  const auto add = [&list](CommOp op, std::int64_t elements, int width, ExchangePass pass) {
+    list.push_back({.op = op,
                     .axis = CommAxis::sequence,
                     .bytes = elements * width,
                     .width = width,
-                    .pass = pass};
+                    .pass = pass});
   };
   if (exchange == SequenceExchange::gather) {
     const std::int64_t keys = ranks * rows * 2 * shape.kv_heads * shape.head_dim;
-    return {of(CommOp::all_gather, keys, compute_bytes, forward),
-            of(CommOp::all_gather, keys, compute_bytes, backward),
-            of(CommOp::reduce_scatter, keys, sizeof(float), backward)};
+    add(CommOp::all_gather, keys, compute_bytes, forward);
+    add(CommOp::all_gather, keys, compute_bytes, backward);
+    return add(CommOp::reduce_scatter, keys, sizeof(float), backward);
   }
   const std::int64_t qkv = rows * shape.qkv_width(), out = rows * shape.width();
-  return {of(CommOp::all_to_all, qkv, compute_bytes, forward),
-          of(CommOp::all_to_all, out, compute_bytes, forward),
-          of(CommOp::all_to_all, out, compute_bytes, backward),
-          of(CommOp::all_to_all, qkv, compute_bytes, backward)};
+  add(CommOp::all_to_all, qkv, compute_bytes, forward);
+  add(CommOp::all_to_all, out, compute_bytes, forward);
+  add(CommOp::all_to_all, out, compute_bytes, backward);
+  add(CommOp::all_to_all, qkv, compute_bytes, backward);
 }
 
 Workspace sequence_workspace(const ops::AttentionShape& shape, SequenceExchange exchange, int ranks,

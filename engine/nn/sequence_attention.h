@@ -22,10 +22,10 @@ namespace dstrain {
 /// Error{usage} where `ranks` ranks cannot each have some heads of `shape`.
 void require_heads(const ops::AttentionShape& shape, SequenceExchange exchange, int ranks);
 
-/// Its collectives for `rows` own rows, on `ranks` ranks; none on one.
-[[nodiscard]] std::vector<Exchange> sequence_exchanges(const ops::AttentionShape& shape,
-                                                       SequenceExchange exchange, int ranks,
-                                                       std::int64_t rows, int compute_bytes);
+/// Adds its collectives for `rows` own rows, on `ranks` ranks; none on one.
+void add_sequence_exchanges(std::vector<Exchange>& list, const ops::AttentionShape& shape,
+                            SequenceExchange exchange, int ranks, std::int64_t rows,
+                            int compute_bytes);
 /// What it holds beyond attention of one rank; none on one.
 [[nodiscard]] Workspace sequence_workspace(const ops::AttentionShape& shape,
                                            SequenceExchange exchange, int ranks, std::int64_t rows,

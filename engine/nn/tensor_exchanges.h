@@ -1,7 +1,11 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
+#include "engine/mesh/split.h"
+#include "engine/nn/layer_pass.h"
+#include "engine/nn/workspace.h"
 #include "engine/program/cost.h"
 
 /// What the operators of engine/kernels/tensor exchange, for the costs of blocks.
@@ -54,6 +58,22 @@ inline void add_reduce_scatter_rows(std::vector<Exchange>& list, Bytes bytes, in
                   .width = width,
                   .pass = ExchangePass::backward,
                   .beside_flops = beside.backward});
+}
+
+/// Adds the `layers` of a branch from x [m, D] to as many rows, and what they `held`. Tensor ranks
+/// gather their rows before the first of the layers and sum behind the last.
+[[nodiscard]] inline Features add_branch(LayerCosts& costs, const Features& x,
+                                         std::vector<LayerCost> layers, const AxisPart& tensor,
+                                         const Workspace& held) {
+  const Bytes whole = x.bytes() * tensor.count, gathered = tensor.whole() ? 0 : whole;
+  if (!tensor.whole()) {
+    add_all_gather_rows(costs.exchanges(), whole, costs.compute_bytes(),
+                        beside_gather(layers.front(), tensor.count));
+    add_reduce_scatter_rows(costs.exchanges(), whole, costs.compute_bytes(), /*trained=*/true,
+                            beside_sum(layers.back(), tensor.count));
+  }
+  costs.add_branch(std::move(layers), held + Workspace{gathered, gathered});
+  return x.sized(x.size.shape);
 }
 
 }  // namespace dstrain

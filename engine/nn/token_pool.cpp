@@ -68,8 +68,9 @@ Features mean_token(LayerPass& pass, const Features& rows, const PooledTokens& s
 
 Features sum_of(LayerPass& pass, const std::vector<Features>& input) {
   const Features& x = input.front();
+  if (input.size() == 1) return x;
   if (pass.costs != nullptr) return x.sized(x.size.shape);
-  return {.tensor = input.size() == 1 ? x.tensor : x.tensor + input[1].tensor};
+  return {.tensor = x.tensor + input[1].tensor};
 }
 
 }  // namespace dstrain

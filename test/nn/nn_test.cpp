@@ -115,6 +115,19 @@ TEST_CASE("matrices stand before vectors, each kind in its order", "[nn]") {
   CHECK(matrices_first({&a, &b, &c, &d}) == std::vector<Parameter*>{&b, &d, &a, &c});
 }
 
+at::Tensor attend(SelfAttention& attention, const at::Tensor& x, std::int64_t samples) {
+  const Batch batch;
+  LayerPass pass{.batch = &batch};
+  return attention.run(pass, {.tensor = x}, samples).tensor;
+}
+
+Flops flops_of(SelfAttention& attention, const at::Tensor& x, std::int64_t samples) {
+  LayerCosts costs("attention", 4, Works::on_tokens);
+  LayerPass pass{.costs = &costs};
+  (void)attention.run(pass, {.size = {x.sizes().vec(), 4}}, samples);
+  return total(costs.layers()).forward_flops;
+}
+
 TEST_CASE("self-attention is that of each head by itself", "[nn]") {
   constexpr std::int64_t kBatch = 2, kTokens = 5, kWidth = 12, kHeads = 3, kHeadDim = 4;
   SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth,
@@ -141,9 +154,9 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
     return attended(narrowed(bounded_qkv, 0, i * kTokens, kTokens), shape);
   };
   const Bounded both = joined(sample(0), sample(1), 0);
-  CHECK(far(attention.forward(x, kBatch), affine(at::cat(samples), *list[2], *list[3]).value,
+  CHECK(far(attend(attention, x, kBatch), affine(at::cat(samples), *list[2], *list[3]).value,
             affine(both, *list[2], *list[3])) == "");
-  CHECK(total(attention.layers(kBatch, kTokens, 4)).forward_flops ==
+  CHECK(flops_of(attention, x, kBatch) ==
         2 * 10 * 12 * 36 + 4 * kBatch * kTokens * kTokens * kWidth + 2 * 10 * 12 * 12);
 }
 
@@ -175,10 +188,9 @@ TEST_CASE("grouped queries share keys and values, turned by their positions", "[
                              rotated(head_at(kHeads + shared), kTheta),
                              head_at(kHeads + kKvHeads + shared), causal_bias(kTokens)));
   }
-  CHECK(far(attention.forward(x, 1), times(at::cat(heads, 1), *list[2]).value,
+  CHECK(far(attend(attention, x, 1), times(at::cat(heads, 1), *list[2]).value,
             times(attended(bounded_qkv, shape), *list[2])) == "");
-  CHECK(total(attention.layers(1, kTokens, 4)).forward_flops ==
-        2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
+  CHECK(flops_of(attention, x, 1) == 2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
 }
 
 TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
@@ -208,7 +220,7 @@ TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
         one_head(part(0), part(1), part(2),
                  causal_bias(kTokens) + distance * slopes[static_cast<std::size_t>(head)]));
   }
-  CHECK(far(attention.forward(x, 1), affine(at::cat(heads, 1), *list[2], *list[3]).value,
+  CHECK(far(attend(attention, x, 1), affine(at::cat(heads, 1), *list[2], *list[3]).value,
             affine(attended(bounded_qkv, shape), *list[2], *list[3])) == "");
 }
 

@@ -47,8 +47,9 @@ std::vector<Parameter*> ConvNextBlock::parameters() {
 
 Features ConvNextBlock::run(LayerPass& pass, const Features& x) {
   const Features h = layers_.norm.run(pass, {layers_.depthwise.run(pass, x)});
-  return layer_scale(pass, layers_.mlp.run(pass, h), scale_,
-                     pass.drop(layers_.drop_path, name() + ".drop_path"), x);
+  // The branch's output, and the input's gradient by the residual.
+  const Features made = layers_.mlp.run(pass, h, {.forward = h.bytes(), .backward = 2 * h.bytes()});
+  return layer_scale(pass, made, scale_, pass.drop(layers_.drop_path, name() + ".drop_path"), x);
 }
 
 }  // namespace dstrain
