@@ -9,9 +9,9 @@ import time
 
 from support import expect_success, losses, only_run, processes_naming, rank_processes, run, start
 
-KILLS = int(os.environ.get("DSTRAIN_KILLS", "12"))
+KILLS = int(os.environ.get("DSTRAIN_KILLS", "6"))
 RANKS = 2
-STEPS = 200  # about what 12 kills leave behind; a run that ends before is begun anew
+STEPS = 20 + 15 * KILLS  # about what the kills leave behind; a run that ends before is begun anew
 SETTINGS = ["--ranks", RANKS, "--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=8",
             "--set", "batch.micro=4", "--set", "model.layers=1", "--set", "model.width=16", "--set", "model.mlp_width=16",
             "--set", "model.heads=2", "--set", "run.evaluate=never", "--set", "run.checkpoint.every=7"]
