@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "engine/base/error.h"
 #include "engine/kernels/dtype.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
 
@@ -14,18 +13,21 @@ namespace dstrain::kernels {
 template <DType kType>
 using GradientFormat = std::integral_constant<DType, kType>;
 
-/// Calls `body` with the GradientFormat of `type`.
+/// Calls `body` with the GradientFormat of `type`; false: gradients are never of that type, which
+/// operators have seen to before a kernel asks.
 template <class Body>
-void with_gradient(DType type, const Body& body) {
+bool with_gradient(DType type, const Body& body) {
   switch (type) {
     case DType::f32:
-      return body(GradientFormat<DType::f32>{});
+      body(GradientFormat<DType::f32>{});
+      return true;
     case DType::bf16:
-      return body(GradientFormat<DType::bf16>{});
+      body(GradientFormat<DType::bf16>{});
+      return true;
     case DType::f16:
       break;
   }
-  DSTRAIN_CHECK(false, "gradients are held in fp32 or bf16");
+  return false;
 }
 
 /// Element i of a gradient, on the host.

@@ -31,9 +31,10 @@ void check_control(const at::Tensor& control, const at::Tensor& like) {
 /// In one of the formats of gradients.
 void check_gradient(const at::Tensor& gradient, const at::Tensor& like) {
   DSTRAIN_CHECK(gradient.defined(), "optimizer: there is no gradient");
-  kernels::with_gradient(ops::kernel_dtype(gradient), [&](auto) {
+  const bool held = kernels::with_gradient(ops::kernel_dtype(gradient), [&](auto) {
     check_flat("the gradient", gradient, like, gradient.scalar_type());
   });
+  DSTRAIN_CHECK(held, "optimizer: a gradient is fp32 or bf16");
 }
 
 /// The compute copy's pointer and dtype; null and fp32 where there is none.
