@@ -129,15 +129,17 @@ void Updater::average(int group, double share, const at::Tensor& control) {
   // Weights that do not lie there in fp32 are copied, a piece at a time.
   constexpr std::int64_t kPiece = std::int64_t{1} << 22;
   const bool fp32 = states_.master(group).scalar_type() == at::kFloat;
-  for (std::int64_t begin = 0; begin < own.size(); begin += fp32 ? own.size() : kPiece) {
-    const std::int64_t count = fp32 ? own.size() : std::min(kPiece, own.size() - begin);
-    const Range piece = moved({begin, begin + count}, own.begin);
-    optimizer::update({.master = average.narrow(0, begin, count),
-                       .moments = {},
-                       .gradient = states_.weights(group, piece).to(at::kFloat),
-                       .compute = {},
-                       .rule = optimizer::Average{.share = share}},
-                      control);
+  const std::int64_t piece = fp32 ? own.size() : kPiece;
+  for (std::int64_t begin = 0; begin < own.size(); begin += piece) {
+    const std::int64_t count = std::min(piece, own.size() - begin);
+    optimizer::update(
+        {.master = average.narrow(0, begin, count),
+         .moments = {},
+         .gradient =
+             states_.weights(group, moved({begin, begin + count}, own.begin)).to(at::kFloat),
+         .compute = {},
+         .rule = optimizer::Average{.share = share}},
+        control);
   }
 }
 

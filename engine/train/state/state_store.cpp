@@ -414,41 +414,35 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
   describe_saved(part);
   HostCopies copies(options_.device, options_.pci_bus);
   for_each_saved([&](int g, int state, Range saved) {
-    if (wanted <= room || at_rest(g, state).memory->place(g) == Place::device) {
-      part.copied_values += saved.size();
-      if (in_halves(g, state)) {
-        const at::Tensor lower = copies.copy(load(at_rest(g, state), g, saved), at::kShort),
-                         upper = copies.copy(load(parameters_at_rest(g), g, saved), at::kBFloat16);
-        for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
-          part.reads.emplace_back([lower, upper, offset](Range range, std::span<float> into) {
-            const auto piece = [&](const at::Tensor& half) {
-              return half.narrow(0, offset + range.begin, range.size());
-            };
-            at::from_blob(into.data(), {range.size()}, at::kFloat)
-                .copy_(optimizer::join(piece(upper), piece(lower)));
-          });
-          part.pieces.push_back(std::move(box));
-        });
-        return;
-      }
-      const at::Tensor copy = copies.copy(load_state(g, state, saved), at::kFloat);
+    // `read` gives elements of a range that is counted from the first that is saved.
+    const auto add_boxes = [&](const auto& read) {
       for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
-        part.reads.emplace_back([copy, offset](Range range, std::span<float> into) {
-          std::copy_n(copy.const_data_ptr<float>() + offset + range.begin, range.size(),
-                      into.begin());
+        part.reads.emplace_back([read, offset](Range range, std::span<float> into) {
+          read(moved(range, offset), into);
         });
         part.pieces.push_back(std::move(box));
       });
-      return;
-    }
-    part.live = true;
-    for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
-      const std::int64_t begin = saved.begin + offset;
-      part.reads.emplace_back([this, g, state, begin](Range range, std::span<float> into) {
+    };
+    if (wanted > room && at_rest(g, state).memory->place(g) != Place::device) {
+      part.live = true;
+      return add_boxes([this, g, state, begin = saved.begin](Range range, std::span<float> into) {
         at::from_blob(into.data(), {range.size()}, at::kFloat)
             .copy_(load_state(g, state, moved(range, begin)));
       });
-      part.pieces.push_back(std::move(box));
+    }
+    part.copied_values += saved.size();
+    if (in_halves(g, state)) {
+      const at::Tensor lower = copies.copy(load(at_rest(g, state), g, saved), at::kShort),
+                       upper = copies.copy(load(parameters_at_rest(g), g, saved), at::kBFloat16);
+      return add_boxes([lower, upper](Range range, std::span<float> into) {
+        at::from_blob(into.data(), {range.size()}, at::kFloat)
+            .copy_(optimizer::join(upper.narrow(0, range.begin, range.size()),
+                                   lower.narrow(0, range.begin, range.size())));
+      });
+    }
+    const at::Tensor copy = copies.copy(load_state(g, state, saved), at::kFloat);
+    add_boxes([copy](Range range, std::span<float> into) {
+      std::copy_n(copy.const_data_ptr<float>() + range.begin, range.size(), into.begin());
     });
   });
   for (std::size_t s = 0; s < block_states_.size(); ++s) {
