@@ -22,8 +22,8 @@ struct TextLengths {
 };
 
 /// Encodes the first records by data.tokenizer, else by that of `weights`; prepared tokens are
-/// counted whole. Error{data} where none
-/// of them can be used, and as of the formats and the tokenizer.
+/// counted whole. Error{data} where none of them can be used, and as of the formats and the
+/// tokenizer.
 [[nodiscard]] TextLengths measure_lengths(const DataConfig& data, const std::string& weights);
 
 }  // namespace dstrain::draft

@@ -216,6 +216,7 @@ class PreNormLayer final : public LayeredBlock {
   [[nodiscard]] Features kept(LayerPass& pass, const Features& made, std::int64_t samples,
                               int branch) {
     const Features scaled = scales_.empty() ? made : scale(pass, made, branch);
+    if (place_.drop_path == 0) return scaled;  // before a name is made for it
     const ops::DropMask mask =
         pass.drop(place_.drop_path, place_.name + ".drop_path." + std::to_string(branch));
     if (mask.share == 0) return scaled;
