@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/index.h"
+#include "engine/program/activation_memory.h"
 #include "engine/program/buffer_order.h"
 #include "engine/program/coordinate_part.h"
 #include "engine/program/lane_order.h"
@@ -47,6 +48,7 @@ class Checker {
   void waits(int i);
   void block_order();
   void step_end();
+  void transient_memory();
 
   const Program& program_;
   const Layout& layout_;
@@ -235,6 +237,28 @@ void Checker::step_end() {
   }
 }
 
+/// Transient slots take memory that compute lanes have left, and are empty before these need it.
+void Checker::transient_memory() {
+  const std::vector<TransientSlot> slots = transient_slots(program_);
+  if (slots.empty()) return;
+  for (const TransientSlot& slot : slots) {
+    const Buffer& buffer = program_.buffers[to_index(slot.buffer)];
+    if (buffer.role != BufferRole::state_slot || buffer.place != Place::device)
+      problem("buffer {}, {}, is transient", slot.buffer, role_name(buffer.role));
+    int left = kNone;  // the last action whose memory the slot may take
+    for (int i = 0; i < slot.taken; ++i)
+      if (computes(actions_[to_index(i)].lane)) left = i;
+    if (left >= 0 && !order_->before(left, slot.taken))
+      problem("{} does not wait for {}, whose memory it takes", name(slot.taken), name(left));
+    if (slot.taken < 0 || slot.returned < 0 || slot.returned > slot.taken)
+      problem("nothing of a compute lane waits until transient slot {} is empty", slot.buffer);
+  }
+  const Bytes peak = peak_activations(program_),
+              without = std::ranges::max(activation_memory(program_));
+  if (peak > without)
+    problem("transient slots make the peak of activations {} bytes higher", peak - without);
+}
+
 std::vector<std::string> Checker::run() {
   if (program_.micro_batches < 1) problem("{} micro-batches", program_.micro_batches);
   for (const BlockCost& block : cost_.blocks) {
@@ -254,6 +278,7 @@ std::vector<std::string> Checker::run() {
   block_order();
   check_buffer_order(program_, layout_, cost_, order, problems_);
   step_end();
+  transient_memory();
   // It relies on what stands above: that list order is an order of execution.
   if (problems_.empty()) check_meaning(program_, layout_, cost_, problems_);
   return problems_;

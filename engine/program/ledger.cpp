@@ -1,38 +1,7 @@
-#include <algorithm>
-
-#include "engine/base/index.h"
+#include "engine/program/activation_memory.h"
 #include "engine/program/simulate.h"
 
 namespace dstrain {
-namespace {
-
-/// Outputs, saved and held tensors exist from the action that writes them to the one that frees
-/// them.
-bool transient(const Buffer& buffer) {
-  return buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
-         buffer.role == BufferRole::output_gradient || buffer.role == BufferRole::held;
-}
-
-Bytes peak_activations(const Program& program) {
-  const auto bytes = [&](const std::vector<int>& ids) {
-    Bytes sum = 0;
-    for (const int id : ids) {
-      const Buffer& buffer = program.buffers[to_index(id)];
-      if (transient(buffer) && buffer.place == Place::device) sum += buffer.bytes();
-    }
-    return sum;
-  };
-  Bytes live = 0, peak = 0;
-  for (const Action& action : program.actions) {
-    live += bytes(action.writes);
-    peak = std::max(peak, live + action.workspace);
-    live -= bytes(action.frees);
-  }
-  return peak;
-}
-
-}  // namespace
-
 Ledger peak_memory(const Program& program) {
   Ledger ledger;
   for (const Buffer& buffer : program.buffers) {
@@ -78,7 +47,7 @@ Ledger peak_memory(const Program& program) {
         ledger.block_states += buffer.bytes();
         break;
       case state_slot:
-        ledger.state_buffers += buffer.bytes();
+        if (!buffer.transient) ledger.state_buffers += buffer.bytes();
         break;
       case fetched_input:
         ledger.input_buffers += buffer.bytes();

@@ -123,13 +123,17 @@ enum class BufferRole {
 /// Used inside one action only.
 [[nodiscard]] bool inside_one_action(BufferRole role);
 
-/// Memory that actions read and write. All but outputs and saved tensors is allocated once.
+/// Memory that actions read and write. All but activations and transient slots is allocated once.
 struct Buffer {
   BufferRole role = BufferRole::parameters;
   int owner = -1;             ///< group or block, where the role names one
   std::int64_t elements = 0;  ///< bytes where the elements are of several widths
   int width = 1;              ///< bytes of an element
   Place place = Place::device;
+  /// A slot of states that lies where activations leave room: it is allocated when the list comes
+  /// to the action that fills it first, and freed when the list comes to the compute lane's first
+  /// action that waits until it is empty (activation_memory.h).
+  bool transient = false;
   [[nodiscard]] Bytes bytes() const { return elements * width; }
   bool operator==(const Buffer&) const = default;
 };
@@ -209,6 +213,10 @@ struct ProgramOptions {
   /// Memory is spent on time: blocks save what they else compute again in one pass with others
   /// (BlockCost::hidden_bytes), and the head of a language model makes logits of more rows at once.
   bool keep_hidden = false;
+  /// Offloaded states that the device updates come in while backward frees activations, and go out
+  /// beside the next forward, in slots beside the others that take no more memory than the peak of
+  /// activations. Such a step runs without CUDA graphs, as these keep the memory of activations.
+  bool transient_slots = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

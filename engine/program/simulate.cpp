@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "engine/base/index.h"
+#include "engine/program/activation_memory.h"
 #include "engine/program/event_simulation.h"
 
 namespace dstrain {
@@ -131,6 +132,7 @@ class Simulator {
         cost_(cost),
         machine_(for_compute(machine, layout.widths.compute)),
         two_at_once_(runs_two_at_once(program)),
+        transient_slots_(has_transient_slots(program)),
         reads_parameters_(layout.widths.parameters_are_states()) {}
 
   [[nodiscard]] Demand demand(const Action& action) const;
@@ -172,6 +174,7 @@ class Simulator {
   const ModelCost& cost_;
   const Machine machine_;
   const bool two_at_once_;
+  const bool transient_slots_;
   const bool reads_parameters_;
   Simulation result_;
 };
@@ -246,12 +249,13 @@ double Simulator::hidden_s(const Action& action) const {
   return sum;
 }
 
-/// What the host takes to enqueue a block that exchanges with tensor ranks, which is in no graph.
+/// What the host takes to enqueue a block that is in no graph: one that exchanges with tensor
+/// ranks, or any beside transient slots.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
-  const bool eager =
-      layout_.tensor_degree > 1 &&
-      std::ranges::find(exchanges, CommAxis::tensor, &Exchange::axis) != exchanges.end();
+  const bool eager = transient_slots_ || (layout_.tensor_degree > 1 &&
+                                          std::ranges::find(exchanges, CommAxis::tensor,
+                                                            &Exchange::axis) != exchanges.end());
   return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
 }
 

@@ -10,6 +10,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/activation_memory.h"
+#include "engine/program/simulate.h"
 #include "engine/program/stage_plan.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/optimizers.h"
@@ -129,6 +131,15 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
   const std::vector<std::string> problems = check(line, layout, cost);
   DSTRAIN_CHECK(problems.empty(), problems.front());
   return line;
+}
+
+/// Steps get shorter by what a plan can tell, though they run without graphs.
+bool worth_transient_slots(const std::vector<Program>& with, const std::vector<Program>& without,
+                           const Layout& layout, const ModelCost& cost, const Machine& machine) {
+  constexpr double kGain = 1.03;
+  return std::ranges::any_of(with, has_transient_slots) &&
+         kGain * longest_step(simulate(with, layout, cost, machine)) <
+             longest_step(simulate(without, layout, cost, machine));
 }
 
 /// Memory of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
@@ -306,8 +317,19 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
     options.recompute = choice->blocks;
     options.keep_hidden = choice->keep_hidden;
   }
-  auto training =
-      make_line(layout, cost, [&](int c) { return training_program(layout, cost, options, c); });
+  const auto make_training = [&] {
+    return make_line(layout, cost,
+                     [&](int c) { return training_program(layout, cost, options, c); });
+  };
+  std::vector<Program> training = make_training();
+  if (placement.streamed > 0) {
+    options.transient_slots = true;
+    std::vector<Program> with_slots = make_training();
+    if (worth_transient_slots(with_slots, training, layout, cost, machine))
+      training = std::move(with_slots);
+    else
+      options.transient_slots = false;
+  }
   auto evaluation =
       make_line(layout, cost, [&](int c) { return evaluation_program(layout, cost, options, c); });
   auto gathering =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/program/activation_memory.h"
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
 #include "test/program/soundness.h"
@@ -96,6 +97,90 @@ void for_each_offloaded_case(const std::function<void(const Case&, const Offload
 
 TEST_CASE("every program with offload is sound", "[program][property]") {
   for_each_offloaded_case([](const Case& c, const Offload&) { test::require_sound(c); });
+}
+
+/// Streamed states in slots that are small beside activations.
+void for_each_transient_case(const std::function<void(const Case&)>& visit) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int shard : {1, 2}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const bool recompute : {false, true}) {
+          for (const bool parameters : {false, true}) {
+            if (parameters && stage < 3 && shard > 1) continue;
+            Case c = offloaded(
+                test::make_case(stage, shard, 1, 6,
+                                {.micro_batches = micro_batches,
+                                 .prefetch = 1,
+                                 .recompute = test::recomputed(recompute),
+                                 .transient_slots = true}),
+                {.states = Place::pinned,
+                 .parameters = parameters ? Place::pinned : Place::device,
+                 .inputs = recompute ? Place::pinned : Place::device,
+                 .update_method = UpdateMethod::streamed});
+            c.layout.chunk = 128;
+            INFO("stage " << stage << " shard " << shard << " micro-batches " << micro_batches
+                          << " recompute " << recompute << " parameters " << parameters);
+            visit(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("transient slots lie where activations leave room", "[program][property]") {
+  std::size_t transient = 0;
+  for_each_transient_case([&](const Case& c) {
+    test::require_sound(c);
+    const Program program = training_program(c.layout, c.cost, c.options);
+    ProgramOptions plain = c.options;
+    plain.transient_slots = false;
+    const Program without = training_program(c.layout, c.cost, plain);
+    CHECK(peak_memory(program).total() == peak_memory(without).total());
+    CHECK(program.actions.size() == without.actions.size());
+    for (const TransientSlot& slot : transient_slots(program)) {
+      ++transient;
+      // It is filled by a fetch beside a backward, and empty again before the peak.
+      CHECK(program.actions[static_cast<std::size_t>(slot.taken)].kind ==
+            ActionKind::fetch_states);
+      CHECK(slot.returned < slot.taken);
+      const std::vector<Bytes> memory = activation_memory(program);
+      const auto peak = std::ranges::max_element(memory) - memory.begin();
+      CHECK(slot.returned <= peak);
+      CHECK(slot.taken > peak);
+    }
+    // Each comes after backwards only, so that the lane of the fetches never waits for norm.
+    const auto norm = test::indices(program, ActionKind::norm).front();
+    CHECK(std::ranges::any_of(test::indices(program, ActionKind::fetch_states),
+                              [&](int i) { return i < norm; }) ==
+          !transient_slots(program).empty());
+  });
+  CHECK(transient > 200);
+}
+
+TEST_CASE("no wait of a program with transient slots can be left out", "[program][property]") {
+  std::size_t removed = 0;
+  for_each_transient_case([&](const Case& c) {
+    removed += test::require_each_wait(training_program(c.layout, c.cost, c.options), c);
+  });
+  CHECK(removed > 5000);
+}
+
+TEST_CASE("slots that transient ones lean on are checked", "[program]") {
+  Case c = offloaded(test::make_case(2, 2, 1, 6, {.micro_batches = 1, .transient_slots = true}),
+                     {.states = Place::pinned, .update_method = UpdateMethod::streamed});
+  c.layout.chunk = 128;
+  const Program program = training_program(c.layout, c.cost, c.options);
+  REQUIRE(problems(program, c).empty());
+  const TransientSlot slot = transient_slots(program).front();
+  Program larger = program;
+  larger.buffers[static_cast<std::size_t>(slot.buffer)].elements *= 100;
+  CHECK(problems(larger, c).find("make the peak of activations") != std::string::npos);
+  Program other = program;
+  other.buffers[static_cast<std::size_t>(other.buffers_of(BufferRole::batch).front())].transient =
+      true;
+  CHECK(problems(other, c).find("batch, is transient") != std::string::npos);
+  CHECK(hash(other, c.layout) != hash(program, c.layout));
 }
 
 TEST_CASE("no wait of a program with offload can be left out", "[program][property]") {

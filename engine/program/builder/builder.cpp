@@ -86,12 +86,12 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
 /// Walks over the visits with all parts.
 class Builder {
  public:
-  Builder(Writer& writer, const std::vector<GroupUse>& uses)
+  Builder(Writer& writer, const std::vector<GroupUse>& uses, SlotRoom room)
       : writer_(writer),
         batches_(writer),
         parameters_(writer, uses),
         gradients_(writer, uses),
-        states_(writer, uses),
+        states_(writer, uses, std::move(room)),
         activations_(writer),
         inputs_(writer, activations_),
         transfers_(writer, activations_),
@@ -179,6 +179,7 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   // The batch is read until the last of these: labels by the head, images by a recomputed stem.
   batches_.read_by(visit.micro_batch, index);
   for (const int id : writer_.action(index).frees) activations_.set_freed(id, index);
+  states_.after_block(index);
   return index;
 }
 
@@ -288,6 +289,7 @@ void Builder::weight(const Visit& visit) {
   }
   const int index = writer_.add(ActionKind::backward_weight, std::move(action));
   for (const int id : writer_.action(index).frees) activations_.set_freed(id, index);
+  states_.after_block(index);
   gradients_.after(visit, index);
 }
 
@@ -343,7 +345,8 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
 }
 
 Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
-              const ProgramOptions& options, int coordinate, const PipelineSchedule& schedule) {
+              const ProgramOptions& options, int coordinate, const PipelineSchedule& schedule,
+              SlotRoom room = {}) {
   check_arguments(layout, cost, options);
   DSTRAIN_CHECK(coordinate >= 0 && coordinate < layout.pipeline_degree(), "no such coordinate");
   Writer writer(kind, layout, cost, options, coordinate, schedule);
@@ -351,7 +354,7 @@ Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
   writer.program.input_memory = options.input_memory;
   const std::vector<GroupUse> uses = group_uses(writer);
   add_resting_state(writer, uses);
-  Builder(writer, uses).run();
+  Builder(writer, uses, std::move(room)).run();
   return std::move(writer.program);
 }
 
@@ -360,9 +363,17 @@ Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
 
 Program training_program(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
                          int coordinate) {
-  return builder::build(ProgramKind::training, layout, cost, options, coordinate,
-                        options.schedule.empty() ? one_f_one_b(layout.stages, options.micro_batches)
-                                                 : options.schedule);
+  const PipelineSchedule schedule = options.schedule.empty()
+                                        ? one_f_one_b(layout.stages, options.micro_batches)
+                                        : options.schedule;
+  const auto build = [&](builder::SlotRoom room) {
+    return builder::build(ProgramKind::training, layout, cost, options, coordinate, schedule,
+                          std::move(room));
+  };
+  Program program = build({});
+  if (!options.transient_slots) return program;
+  builder::SlotRoom room = builder::slot_room(program);
+  return room.behind.empty() ? program : build(std::move(room));
 }
 
 Program evaluation_program(const Layout& layout, const ModelCost& cost,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/program/activation_memory.h"
+
 namespace dstrain::builder {
 namespace {
 
@@ -11,9 +13,57 @@ constexpr int kSlots = 3;
 
 }  // namespace
 
-States::States(Writer& writer, const std::vector<GroupUse>& uses)
-    : writer_(writer), uses_(uses), committed_(uses.size(), -1) {
-  if (writer.training()) add_slots();
+SlotRoom slot_room(const Program& program) {
+  const std::vector<int> slots = program.buffers_of(BufferRole::state_slot);
+  if (slots.empty()) return {};
+  const auto fetched = std::ranges::count(program.actions, Lane::fetch, &Action::lane);
+  if (fetched != std::ranges::count(program.actions, Lane::update, &Action::lane)) return {};
+  const std::vector<Bytes> memory = activation_memory(program);
+  const Bytes peak = std::ranges::max(memory),
+              slot = program.buffers[to_index(slots.front())].bytes();
+  const auto room = [&](Bytes used) { return static_cast<int>((peak - used) / slot); };
+  SlotRoom all;
+  std::vector<std::size_t> blocks;
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    if (runs_block(program.actions[i].kind)) blocks.push_back(i);
+  Bytes used = 0;
+  std::size_t i = 0;
+  for (const std::size_t block : blocks) {
+    for (; i <= block; ++i) used = std::max(used, memory[i]);
+    all.until.push_back(room(used));
+  }
+  used = 0;
+  i = memory.size();
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    while (i > *block + 1) used = std::max(used, memory[--i]);
+    all.behind.push_back(room(used));
+  }
+  std::ranges::reverse(all.behind);
+  return all;
+}
+
+States::States(Writer& writer, const std::vector<GroupUse>& uses, SlotRoom room)
+    : writer_(writer), uses_(uses), room_(std::move(room)), committed_(uses.size(), -1) {
+  if (!writer.training()) return;
+  streamed_ = streamed_parts();
+  add_slots();
+  add_transient_slots();
+}
+
+std::vector<States::Part> States::streamed_parts() const {
+  std::vector<Part> parts;
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    const bool streamed =
+        writer_.layout.groups[to_index(g)].update_method == UpdateMethod::streamed;
+    for (int part = 0; streamed && trained(g) && part < writer_.layout.parts(g); ++part)
+      parts.push_back({g, part});
+  }
+  return parts;
+}
+
+bool States::trained(int group) const {
+  return uses_[to_index(group)].first_block >= 0 &&
+         writer_.layout.groups[to_index(group)].trainable;
 }
 
 /// Slots of the size that the largest part needs.
@@ -25,8 +75,7 @@ void States::add_slots() {
     int parts = 0;
     for (int g = 0; g < writer_.num_groups(); ++g) {
       const GroupLayout& kind = layout.groups[to_index(g)];
-      if (uses_[to_index(g)].first_block < 0 || !kind.trainable || kind.update_method != method)
-        continue;
+      if (!trained(g) || kind.update_method != method) continue;
       parts += layout.parts(g);
       bytes = std::max(bytes, layout.part(g, 0).size() * width(kind, layout.widths));
     }
@@ -39,6 +88,44 @@ void States::add_slots() {
   };
   add(UpdateMethod::streamed, BufferRole::state_slot, Place::device, device_, state_slot_width);
   add(UpdateMethod::host, BufferRole::gradient_slot, Place::pinned, host_, gradient_slot_width);
+}
+
+/// As many as there is room for before the first updates, which is more than before.
+void States::add_transient_slots() {
+  if (room_.behind.empty()) return;
+  const auto others = static_cast<int>(device_.slots.size());
+  const auto parts = static_cast<int>(streamed_.size());
+  transient_ = std::min(room_.behind.back(), parts - others);
+  const Bytes bytes = writer_.program.buffers[to_index(device_.slots.front())].bytes();
+  for (int slot = 0; slot < transient_; ++slot) {
+    const int id = writer_.add_buffer(BufferRole::state_slot, -1, bytes, 1);
+    writer_.program.buffers[to_index(id)].transient = true;
+    device_.slots.push_back(id);
+  }
+}
+
+void States::after_block(int index) {
+  blocks_.push_back(index);
+  if (transient_ == 0) return;
+  const auto others = static_cast<std::size_t>(device_.slots.size()) - to_index(transient_);
+  const int room = std::min(room_.behind[blocks_.size() - 1], transient_);
+  if (room <= 0) return;
+  // In the lane's order the others are filled first; they wait for nothing of this run.
+  while (next_fetched_ < others) fetch_next(-1);
+  while (next_fetched_ < others + to_index(room)) fetch_next(index);
+}
+
+/// Those that are empty first go first.
+void States::return_transient_slots() {
+  std::vector<int> emptied;
+  for (auto slot = device_.slots.end() - transient_; slot != device_.slots.end(); ++slot)
+    emptied.push_back(device_.freed_by.at(*slot));
+  std::ranges::sort(emptied);
+  auto next = emptied.begin();
+  for (std::size_t b = 0; next != emptied.end(); ++b) {
+    while (emptied.end() - next > room_.until[b])
+      writer_.action(blocks_[b]).after_previous.push_back(*next++);
+  }
 }
 
 std::pair<int, std::optional<int>> States::take(Ring& ring) const {
@@ -81,34 +168,44 @@ void States::update_whole(int group) {
   committed_[to_index(group)] = writer_.add(ActionKind::update, std::move(update));
 }
 
+void States::fetch_next(int behind) {
+  const auto [group, part] = streamed_[next_fetched_++];
+  const Resting& resting = writer_.resting[to_index(group)];
+  const GroupLayout& kind = writer_.layout.groups[to_index(group)];
+  std::vector<int> reads, after;
+  if (kind.state_place != Place::device) reads = resting_states(group);
+  if (kind.parameter_place != Place::device && writer_.layout.widths.parameters_are_states())
+    reads.push_back(resting.parameters);
+  const auto [slot, freed] = take(device_);
+  if (freed) after.push_back(*freed);
+  if (behind >= 0) after.push_back(behind);
+  if (reads.empty()) {
+    under_way_.push_back({slot, freed});  // the update fills it, with new parameters
+    return;
+  }
+  const int fetch = add(ActionKind::fetch_states, Lane::fetch, group, part,
+                        {.reads = std::move(reads), .writes = {slot}, .after = std::move(after)});
+  device_.filled_by.try_emplace(slot, fetch);
+  under_way_.push_back({slot, fetch});
+}
+
 void States::stream(int group, int part, int norm) {
   const Resting& resting = writer_.resting[to_index(group)];
   const GroupLayout& kind = writer_.layout.groups[to_index(group)];
   const bool states_travel = kind.state_place != Place::device;
   const bool parameters_travel = kind.parameter_place != Place::device;
-  std::vector<int> fetched, evicted;
-  if (states_travel) fetched = evicted = resting_states(group);
-  if (parameters_travel) {
-    evicted.push_back(resting.parameters);
-    if (writer_.layout.widths.parameters_are_states()) fetched.push_back(resting.parameters);
-  }
-  const auto [slot, freed] = take(device_);
+  if (under_way_.empty()) fetch_next(-1);
+  const auto [slot, filled_after] = under_way_.front();
+  under_way_.pop_front();
+  std::vector<int> evicted;
+  if (states_travel) evicted = resting_states(group);
+  if (parameters_travel) evicted.push_back(resting.parameters);
   Action update{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
   wait_for_sum(group, update);
+  if (filled_after) update.after.push_back(*filled_after);
   if (!parameters_travel) update.writes.push_back(resting.parameters);
   if (!states_travel) {
     for (const int id : resting_states(group)) update.writes.push_back(id);
-  }
-  std::vector<int> after;
-  if (freed) after.push_back(*freed);
-  if (fetched.empty()) {
-    // The update fills the slot itself, with new parameters.
-    update.after.insert(update.after.end(), after.begin(), after.end());
-  } else {
-    const int fetch = add(ActionKind::fetch_states, Lane::fetch, group, part,
-                          {.reads = fetched, .writes = {slot}, .after = std::move(after)});
-    device_.filled_by.try_emplace(slot, fetch);
-    update.after.push_back(fetch);
   }
   const int updated = add(ActionKind::update, Lane::update, group, part, std::move(update));
   device_.filled_by.try_emplace(slot, updated);
@@ -179,6 +276,7 @@ void States::close() {
     for (const auto& [slot, action] : ring->filled_by)
       writer_.action(action).after_previous.push_back(ring->freed_by.at(slot));
   }
+  return_transient_slots();
 }
 
 }  // namespace dstrain::builder

@@ -75,7 +75,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       step_end_(options.device),
       timer_(options.device, options.timed_every, record),
       sums_(step_sum_elements(all_states(model)), num_figures(), options.device),
-      running_states_(all_states(model), sums_.running()) {
+      running_states_(all_states(model), sums_.running()),
+      transient_slots_(transient_slots(strategy.training)) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = !computes(static_cast<Lane>(name));
@@ -138,7 +139,7 @@ void Executor::allocate_buffers() {
       std::map<BufferRole, int> seen;
       for (std::size_t id = 0; id < prepared->buffers.size(); ++id) {
         const Buffer& buffer = prepared->program->buffers[id];
-        if (allocated(buffer.role))
+        if (allocated(buffer.role) && !buffer.transient)
           visit(std::pair(buffer.role, seen[buffer.role]++), buffer, prepared->buffers[id]);
       }
     }
@@ -258,6 +259,18 @@ void Executor::wait(const Prepared& prepared, std::size_t i) {
   }
 }
 
+void Executor::hold_transient_slots(std::size_t i) {
+  for (const TransientSlot& slot : transient_slots_) {
+    at::Tensor& memory = training_.buffers[to_index(slot.buffer)];
+    // The compute lane waits until the slot is empty, or the slot for the compute lane: its
+    // allocator may give the memory to whatever that lane does next.
+    if (to_index(slot.returned) == i) memory.reset();
+    if (to_index(slot.taken) != i) continue;
+    const StreamScope scope(lane(Lane::compute));
+    memory = offloader_.allocate(training_.program->buffers[to_index(slot.buffer)]);
+  }
+}
+
 const Batch* Executor::batch_of(const Action& action, const BatchSource& source) const {
   if (action.block < 0) return nullptr;
   return &source.batch(loaded_[to_index(action.micro_batch) % loaded_.size()]);
@@ -304,6 +317,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       replay(*segment, source, inputs);
       last = to_index(segments_[*segment].actions.back());
     } else {
+      if (training) hold_transient_slots(i);
       const StreamScope scope(stream);
       // What goes on beside the next step has no end when this one is summed up.
       const bool on_thread = transfers(action.kind) && !options_.device.is_cuda();

@@ -16,6 +16,7 @@
 #include "engine/device/graph.h"
 #include "engine/device/stream.h"
 #include "engine/models/model.h"
+#include "engine/program/activation_memory.h"
 #include "engine/program/strategy.h"
 #include "engine/recipe/recipe.h"
 #include "engine/train/execute/block_runner.h"
@@ -176,6 +177,8 @@ class Executor {
            const BlockContext& context);
   /// Lets the compute lane or another one wait for what action `i` waits for.
   void wait(const Prepared& prepared, std::size_t i);
+  /// Allocates or frees those that action `i` of the training program takes or returns.
+  void hold_transient_slots(std::size_t i);
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
   [[nodiscard]] BlockContext generation_context(const at::Tensor& last) const;
@@ -245,6 +248,7 @@ class Executor {
 
   StepSums sums_;
   RunningStates running_states_;
+  const std::vector<TransientSlot> transient_slots_;  ///< of the training program
   BlockContext context_;
   Peers peers_beside_;               ///< on Lane::compute_beside
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare

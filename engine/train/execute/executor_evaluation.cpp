@@ -38,6 +38,9 @@ void count_classes(const at::Tensor& scores, const Batch& batch, at::Tensor& cou
 void Executor::finish_updates() {
   synchronize(options_.device);
   offloader_.rethrow();
+  // Nothing is in them, and what comes next may need the memory.
+  for (const TransientSlot& slot : transient_slots_)
+    training_.buffers[to_index(slot.buffer)].reset();
 }
 
 void Executor::evaluate_each(BatchSource& source, std::int64_t micro_batches,

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "engine/base/index.h"
+#include "engine/program/activation_memory.h"
 #include "engine/program/phases.h"
 
 namespace dstrain {
@@ -84,7 +85,7 @@ bool worth_recording(const Program& program, const ModelCost& cost) {
   const auto communicates = [&](const Action& a) {
     return transfers(a.kind) || (runs_block(a.kind) && !exchanges_in_graph(a, two_at_once));
   };
-  if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
+  if (has_transient_slots(program) || std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
       std::ranges::any_of(program.actions, communicates))
     return false;
   const auto recorded =

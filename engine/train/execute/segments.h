@@ -24,7 +24,7 @@ struct Segment {
 /// batch buffers, and keep it. Never where a block exchanges with other ranks than those or reads
 /// on the host (BlockCost::host_reads): it runs without a graph, and would not see what a graph
 /// returns. Nor under a pipeline: recording waits for the whole device, where a receive may wait
-/// for this rank.
+/// for this rank. Nor beside transient slots, which lie in the memory that graphs would keep.
 [[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 
 }  // namespace dstrain

@@ -68,8 +68,8 @@ Offloader::~Offloader() {
 at::Tensor Offloader::allocate(const Buffer& buffer) {
   if (access_of(buffer.place) == Access::file) return {};
   if (buffer.place == Place::device) {
-    return at::zeros({buffer.bytes()},
-                     at::TensorOptions().dtype(at::kByte).device(options_.places.device));
+    const auto type = at::TensorOptions().dtype(at::kByte).device(options_.places.device);
+    return buffer.transient ? at::empty({buffer.bytes()}, type) : at::zeros({buffer.bytes()}, type);
   }
   return host_arena(buffer.bytes(), buffer.place, options_.places, role_name(buffer.role))
       .tensor(at::kByte, buffer.bytes());
