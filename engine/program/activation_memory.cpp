@@ -68,7 +68,7 @@ Bytes peak_activations(const Program& program) {
   // What the slots hold from each action on, as differences.
   std::vector<Bytes> slots(activations.size() + 1);
   for (const TransientSlot& slot : transient_slots(program)) {
-    const Bytes bytes = program.buffers[to_index(slot.buffer)].bytes();
+    const Bytes bytes = transient_memory(program.buffers[to_index(slot.buffer)].bytes());
     const bool kept = slot.taken < 0 || slot.returned < 0 || slot.returned > slot.taken;
     slots.front() += bytes;
     if (kept) continue;

@@ -12,6 +12,10 @@ namespace dstrain {
 /// saved and held tensors exist from the action that writes them to the one that frees them.
 [[nodiscard]] std::vector<Bytes> activation_memory(const Program& program);
 
+/// What a transient slot of so many bytes may take: a quarter more, as the allocator cannot use all
+/// that lies between activations.
+[[nodiscard]] constexpr Bytes transient_memory(Bytes bytes) { return bytes + bytes / 4; }
+
 [[nodiscard]] bool has_transient_slots(const Program& program);
 
 /// When a transient slot has memory: from action `taken` to the end of the list and, in the run

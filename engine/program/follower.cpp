@@ -22,6 +22,7 @@ bool fits(const Buffer& buffer, const Value& value) {
     case second_shard:
       return is(Kind::parameters);
     case gradient:
+      return is(Kind::gradient) || is(Kind::state);  // parked master weights
     case whole_gradient:
     case shard_sum:
     case wire:
@@ -120,7 +121,8 @@ void Follower::end() {
     if (!at_rest(own.role) && !content.empty())
       problems_.push_back(fmt::format("{} is not freed", name(id)));
     // Emptied when the next step adds to it.
-    if (own.role == BufferRole::gradient && !content.empty() && content.first().added.empty())
+    if (own.role == BufferRole::gradient && !content.empty() &&
+        content.first().kind == Kind::gradient && content.first().added.empty())
       problems_.push_back(fmt::format("{} is emptied for nothing", name(id)));
     if (!carried(own)) continue;
     const bool updated = training() && layout_.groups[to_index(own.owner)].trainable;

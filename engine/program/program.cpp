@@ -253,6 +253,10 @@ int Program::find(const std::vector<int>& ids, BufferRole role) const {
   return found == ids.end() ? -1 : *found;
 }
 
+bool streams_states(const Program& program) {
+  return std::ranges::find(program.actions, Lane::fetch, &Action::lane) != program.actions.end();
+}
+
 bool runs_two_at_once(const Program& program) {
   return std::ranges::find(program.actions, Lane::compute_beside, &Action::lane) !=
          program.actions.end();

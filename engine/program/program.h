@@ -154,7 +154,7 @@ struct Action {
   std::vector<int> frees{};  ///< hold nothing afterwards
   Bytes workspace = 0;       ///< transient device memory beside the buffers
   Flops flops = 0;
-  Flops again_flops = 0;  ///< of these: work of a forward that is done once more
+  Flops again_flops = 0;     ///< of these: work of a forward that is done once more
   std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
   /// The same, of actions of the run before this one. A program that follows another one starts
   /// when that one has ended on all lanes.
@@ -192,6 +192,9 @@ struct Program {
   [[nodiscard]] int find(const std::vector<int>& ids, BufferRole role) const;
 };
 
+/// Whether states travel to the device and back.
+[[nodiscard]] bool streams_states(const Program& program);
+
 /// Whether blocks run on both lanes.
 [[nodiscard]] bool runs_two_at_once(const Program& program);
 
@@ -217,6 +220,9 @@ struct ProgramOptions {
   /// beside the next forward, in slots beside the others that take no more memory than the peak of
   /// activations. Such a step runs without CUDA graphs, as these keep the memory of activations.
   bool transient_slots = false;
+  /// Master weights of streamed parts, where they are as wide as the gradient, leave their slots
+  /// for its memory, and that for the host when all slots are empty: up to the gradient's next use.
+  bool park_master = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

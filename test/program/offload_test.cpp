@@ -106,21 +106,24 @@ void for_each_transient_case(const std::function<void(const Case&)>& visit) {
       for (const int micro_batches : {1, 3}) {
         for (const bool recompute : {false, true}) {
           for (const bool parameters : {false, true}) {
-            if (parameters && stage < 3 && shard > 1) continue;
-            Case c = offloaded(
-                test::make_case(stage, shard, 1, 6,
-                                {.micro_batches = micro_batches,
-                                 .prefetch = 1,
-                                 .recompute = test::recomputed(recompute),
-                                 .transient_slots = true}),
-                {.states = Place::pinned,
-                 .parameters = parameters ? Place::pinned : Place::device,
-                 .inputs = recompute ? Place::pinned : Place::device,
-                 .update_method = UpdateMethod::streamed});
-            c.layout.chunk = 128;
-            INFO("stage " << stage << " shard " << shard << " micro-batches " << micro_batches
-                          << " recompute " << recompute << " parameters " << parameters);
-            visit(c);
+            for (const bool park : {false, true}) {
+              if (parameters && stage < 3 && shard > 1) continue;
+              Case c = offloaded(test::make_case(stage, shard, 1, 6,
+                                                 {.micro_batches = micro_batches,
+                                                  .prefetch = 1,
+                                                  .recompute = test::recomputed(recompute),
+                                                  .transient_slots = true,
+                                                  .park_master = park}),
+                                 {.states = Place::pinned,
+                                  .parameters = parameters ? Place::pinned : Place::device,
+                                  .inputs = recompute ? Place::pinned : Place::device,
+                                  .update_method = UpdateMethod::streamed});
+              c.layout.chunk = 128;
+              INFO("stage " << stage << " shard " << shard << " micro-batches " << micro_batches
+                            << " recompute " << recompute << " parameters " << parameters
+                            << " parked " << park);
+              visit(c);
+            }
           }
         }
       }
@@ -134,15 +137,19 @@ TEST_CASE("transient slots lie where activations leave room", "[program][propert
     test::require_sound(c);
     const Program program = training_program(c.layout, c.cost, c.options);
     ProgramOptions plain = c.options;
-    plain.transient_slots = false;
+    plain.transient_slots = plain.park_master = false;
     const Program without = training_program(c.layout, c.cost, plain);
     CHECK(peak_memory(program).total() == peak_memory(without).total());
-    CHECK(program.actions.size() == without.actions.size());
+    const bool parks = c.options.park_master &&
+                       c.layout.groups.front().gradients == c.layout.groups.front().states;
+    const auto evictions = [](const Program& of) {
+      return test::indices(of, ActionKind::evict_states).size();
+    };
+    CHECK(evictions(program) == (parks ? 2 : 1) * evictions(without));
     for (const TransientSlot& slot : transient_slots(program)) {
       ++transient;
       // It is filled by a fetch beside a backward, and empty again before the peak.
-      CHECK(program.actions[static_cast<std::size_t>(slot.taken)].kind ==
-            ActionKind::fetch_states);
+      CHECK(program.actions[static_cast<std::size_t>(slot.taken)].kind == ActionKind::fetch_states);
       CHECK(slot.returned < slot.taken);
       const std::vector<Bytes> memory = activation_memory(program);
       const auto peak = std::ranges::max_element(memory) - memory.begin();
@@ -151,9 +158,9 @@ TEST_CASE("transient slots lie where activations leave room", "[program][propert
     }
     // Each comes after backwards only, so that the lane of the fetches never waits for norm.
     const auto norm = test::indices(program, ActionKind::norm).front();
-    CHECK(std::ranges::any_of(test::indices(program, ActionKind::fetch_states),
-                              [&](int i) { return i < norm; }) ==
-          !transient_slots(program).empty());
+    CHECK(std::ranges::any_of(test::indices(program, ActionKind::fetch_states), [&](int i) {
+            return i < norm;
+          }) == !transient_slots(program).empty());
   });
   CHECK(transient > 200);
 }

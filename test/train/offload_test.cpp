@@ -1,15 +1,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/program/activation_memory.h"
+#include "engine/program/measured_machine.h"
 #include "engine/recipe/load.h"
 #include "test/support/catch.h"
+#include "test/support/temp_dir.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"
 
@@ -141,6 +146,60 @@ TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[t
   for (const std::vector<std::string>& base : bases)
     check_all_ways(2, joined(base, {"parallel.zero.stage=3", "memory.recompute=blocks"}), true,
                    base.size() == 1 ? Evaluates::kYes : Evaluates::kNo);
+}
+
+/// A machine whose link between device and host is so slow that plans want states on their way
+/// whenever there is room. Set while it lives.
+class SlowLink {
+ public:
+  SlowLink() {
+    const char* before = std::getenv("XDG_CONFIG_HOME");
+    if (before != nullptr) before_ = before;
+    ::setenv("XDG_CONFIG_HOME", folder_.path().c_str(), 1);
+    save_measured(measured_file_to_write(), {.device = "CPU",
+                                             .measured = "2026-11-30",
+                                             .host = "test",
+                                             .flops_per_s = 1e9,
+                                             .memory_bytes_per_s = 1e11,
+                                             .host_link_bytes_per_s = 2e7,
+                                             .host_copy_bytes_per_s = 1e9,
+                                             .host_duplex_bytes_per_s = 3e7,
+                                             .host_memory_bytes_per_s = 1e11,
+                                             .host_update_bytes_per_s = 1e10});
+  }
+  ~SlowLink() {
+    before_ ? ::setenv("XDG_CONFIG_HOME", before_->c_str(), 1) : ::unsetenv("XDG_CONFIG_HOME");
+  }
+  SlowLink(const SlowLink&) = delete;
+  SlowLink& operator=(const SlowLink&) = delete;
+
+ private:
+  test::TempDir folder_;
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("states in transient slots and in the gradients' memory change no bit", "[train]") {
+  const int ranks = GENERATE(1, 2);
+  const bool parameters = GENERATE(false, true);
+  const char* states = GENERATE("fp32", "fp32_split");
+  CAPTURE(ranks, parameters, states);
+  std::vector<std::string> base = {"precision.compute=bf16", "batch.micro=12",
+                                   fmt::format("precision.states={}", states),
+                                   fmt::format("parallel.zero.stage={}", ranks == 1 ? 0 : 3)};
+  std::vector<std::string> way = {offload("optimizer", "pinned"), "memory.offload.update=gpu"};
+  if (parameters) way.push_back(offload("parameters", "pinned"));
+  const OffloadOutcome expected = trained(ranks, base, Evaluates::kYes);
+  const SlowLink link;
+  with_sessions(
+      ranks, [&](int) { return offload_recipe(joined(base, way)); },
+      [&](int, Session& session) {
+        CHECK(session.strategy().options.transient_slots);
+        CHECK(session.strategy().options.park_master == (std::string(states) == "fp32"));
+        CHECK(transient_slots(session.strategy().training).size() > 4);
+      });
+  const OffloadOutcome found = trained(ranks, joined(base, way), Evaluates::kYes);
+  CHECK(found.numbers == expected.numbers);
+  CHECK((found.weights == expected.weights));
 }
 
 TEST_CASE("offload changes no bit beside adapters", "[train]") {

@@ -15,6 +15,7 @@ void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
     world.rank = rank;
     world.size = ranks;
     world.local_size = ranks;
+    world.device.name = "CPU";
     world.store = threads.store();
     world.communicator = [&](CommunicatorOptions options) {
       options.rank = rank;

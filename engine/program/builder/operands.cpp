@@ -72,7 +72,7 @@ class Views {
   /// What of a group's states goes through a slot, and where it rests.
   struct Travelling {
     View rest, in_slot;
-    bool parameters = false;
+    bool parameters = false, master = false;
   };
   [[nodiscard]] std::vector<Travelling> in_state_slot(int slot) const;
   [[nodiscard]] View in_slot(int slot, Bytes begin, int width) const {
@@ -270,16 +270,18 @@ void Views::norm() {
 std::vector<Views::Travelling> Views::in_state_slot(int slot) const {
   std::vector<Travelling> all;
   Bytes begin = 0;
-  const auto travels = [&](const View& rest, int width, bool parameters) {
-    all.push_back({rest, in_slot(slot, begin, width), parameters});
+  const auto travels = [&](const View& rest, int width) -> Travelling& {
+    all.push_back({.rest = rest, .in_slot = in_slot(slot, begin, width)});
     begin += part().size() * width;
+    return all.back();
   };
   if (kind().state_place != Place::device) {
-    if (resting().master >= 0) travels(state(resting().master), layout_.widths.master, false);
-    travels(state(resting().moments), layout_.widths.moments, false);
+    if (resting().master >= 0)
+      travels(state(resting().master), layout_.widths.master).master = true;
+    travels(state(resting().moments), layout_.widths.moments);
   }
   if (kind().parameter_place != Place::device)
-    travels(own_parameters(part()), layout_.widths.compute, true);
+    travels(own_parameters(part()), layout_.widths.compute).parameters = true;
   return all;
 }
 
@@ -291,12 +293,15 @@ void Views::update() {
                       .parameters = own_parameters(part()),
                       .inside = update_collectives(group(), layout_)};
   const int slot = find(action_.writes, state_slot);
+  const bool parks = slot >= 0 && find(action_.writes, gradient) >= 0;
+  std::optional<work::Move> parked;
   if (slot >= 0) {
     for (const Travelling& one : in_state_slot(slot)) {
       if (one.parameters)
         update.parameters = one.in_slot;
       else
         update.states.push_back(one.in_slot);
+      if (parks && one.master) parked = {.from = one.in_slot, .to = update.gradient};
     }
   }
   if (kind().update_method == UpdateMethod::host) {
@@ -314,6 +319,7 @@ void Views::update() {
   }
   if (resting().average >= 0) update.states.push_back(state(resting().average));
   add(std::move(update));
+  if (parked) add(*parked);
 }
 
 /// Fetches and evictions of a part, and of the parameters that a gather needs.
@@ -341,7 +347,13 @@ void Views::move_states() {
     return;
   }
   const int slot = find(fetch ? action_.writes : action_.reads, state_slot);
+  if (slot < 0) {
+    add(work::Move{.from = own_gradient(group(), part()), .to = state(resting().master)});
+    return;
+  }
+  const bool all = find(action_.writes, master) >= 0;
   for (const Travelling& one : in_state_slot(slot)) {
+    if (!fetch && one.master && !all) continue;  // it is parked
     if (!fetch)
       add(work::Move{.from = one.in_slot, .to = one.rest});
     else if (!one.parameters || layout_.widths.parameters_are_states())  // else they only leave

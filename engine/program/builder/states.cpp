@@ -19,8 +19,8 @@ SlotRoom slot_room(const Program& program) {
   const auto fetched = std::ranges::count(program.actions, Lane::fetch, &Action::lane);
   if (fetched != std::ranges::count(program.actions, Lane::update, &Action::lane)) return {};
   const std::vector<Bytes> memory = activation_memory(program);
-  const Bytes peak = std::ranges::max(memory),
-              slot = program.buffers[to_index(slots.front())].bytes();
+  const Bytes peak = std::ranges::max(memory);
+  const Bytes slot = transient_memory(program.buffers[to_index(slots.front())].bytes());
   const auto room = [&](Bytes used) { return static_cast<int>((peak - used) / slot); };
   SlotRoom all;
   std::vector<std::size_t> blocks;
@@ -197,10 +197,12 @@ void States::stream(int group, int part, int norm) {
   if (under_way_.empty()) fetch_next(-1);
   const auto [slot, filled_after] = under_way_.front();
   under_way_.pop_front();
+  const bool parks = parks_master(group);
   std::vector<int> evicted;
-  if (states_travel) evicted = resting_states(group);
+  if (states_travel) evicted = parks ? std::vector{resting.moments} : resting_states(group);
   if (parameters_travel) evicted.push_back(resting.parameters);
-  Action update{.reads = {resting.gradient}, .writes = {slot}, .after = {norm}};
+  Action update{.writes = {slot}, .after = {norm}};
+  (parks ? update.writes : update.reads).push_back(resting.gradient);
   wait_for_sum(group, update);
   if (filled_after) update.after.push_back(*filled_after);
   if (!parameters_travel) update.writes.push_back(resting.parameters);
@@ -213,6 +215,40 @@ void States::stream(int group, int part, int norm) {
                         {.reads = {slot}, .writes = evicted, .frees = {slot}, .after = {updated}});
   device_.freed_by[slot] = evict;
   committed_[to_index(group)] = parameters_travel ? evict : updated;
+  if (parks) parked_.push_back({.part = {group, part}, .fetch = *filled_after, .update = updated});
+}
+
+/// Their views of the group are the same, too: ranks that hold a whole gradient update a shard.
+bool States::parks_master(int group) const {
+  const GroupLayout& kind = writer_.layout.groups[to_index(group)];
+  const StateWidths& widths = writer_.layout.widths;
+  return writer_.options.park_master && kind.state_place != Place::device &&
+         writer_.resting[to_index(group)].master >= 0 && widths.master == widths.gradient &&
+         kind.gradients == kind.states;
+}
+
+void States::evict_parked() {
+  for (Parked& own : parked_) {
+    const int gradient = writer_.resting[to_index(own.part.group)].gradient;
+    const auto changes = [&](const Action& action) {
+      return std::ranges::find(action.writes, gradient) != action.writes.end();
+    };
+    own.used = static_cast<int>(std::ranges::find_if(writer_.program.actions, changes) -
+                                writer_.program.actions.begin());
+  }
+  std::ranges::stable_sort(parked_, {}, &Parked::used);
+  for (Parked& own : parked_) {
+    const Resting& resting = writer_.resting[to_index(own.part.group)];
+    own.evict =
+        add(ActionKind::evict_states, Lane::evict, own.part.group, own.part.part,
+            {.reads = {resting.gradient}, .writes = {resting.master}, .after = {own.update}});
+  }
+}
+
+void States::close_parked() {
+  for (const Parked& own : parked_)
+    for (const int next : {own.used, own.fetch})
+      writer_.action(next).after_previous.push_back(own.evict);
 }
 
 void States::update_on_host(int group, int part, int norm) {
@@ -269,6 +305,7 @@ void States::finish(int norm, const std::vector<int>& gathered_sums) {
         break;
     }
   }
+  evict_parked();
 }
 
 void States::close() {
@@ -277,6 +314,7 @@ void States::close() {
       writer_.action(action).after_previous.push_back(ring->freed_by.at(slot));
   }
   return_transient_slots();
+  close_parked();
 }
 
 }  // namespace dstrain::builder

@@ -64,6 +64,11 @@ class States {
   /// The next part of streamed_, after `behind` as well where it is an action.
   void fetch_next(int behind);
   void return_transient_slots();
+  [[nodiscard]] bool parks_master(int group) const;
+  /// After all slots are empty, in the order in which the next run needs the gradients.
+  void evict_parked();
+  /// Lets those wait for it that come next in the run after.
+  void close_parked();
   /// The next slot of `ring`, and the action that must have freed it, if any of this run.
   std::pair<int, std::optional<int>> take(Ring& ring) const;
   /// Until the rank has the whole sum of the group's gradient.
@@ -83,6 +88,12 @@ class States {
   std::size_t next_fetched_ = 0;   ///< of streamed_
   std::deque<Fetched> under_way_;  ///< of parts before that one
   std::vector<int> blocks_;        ///< actions that run blocks
+  struct Parked {
+    Part part;
+    int fetch = -1, update = -1, evict = -1;  ///< actions
+    int used = -1;                            ///< the first one that changes the gradient
+  };
+  std::vector<Parked> parked_;
   std::vector<int> gathered_sums_;
   std::vector<int> committed_;  ///< by group; -1: it is not updated
 };

@@ -11,6 +11,7 @@
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/copy/copy.h"
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/train/session/learning_rate.h"
 
@@ -76,7 +77,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       timer_(options.device, options.timed_every, record),
       sums_(step_sum_elements(all_states(model)), num_figures(), options.device),
       running_states_(all_states(model), sums_.running()),
-      transient_slots_(transient_slots(strategy.training)) {
+      transient_slots_(transient_slots(strategy.training)),
+      parks_master_(strategy.options.park_master) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = !computes(static_cast<Lane>(name));
@@ -410,7 +412,7 @@ void Executor::set_dropout_seeds(std::int64_t step) {
         Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
     seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);
   }
-  dropout_seeds_.copy_(host, /*non_blocking=*/true);
+  copy_beside(dropout_seeds_, host);  // not behind states that travel
 }
 
 at::Tensor Executor::dropout_seed(int micro_batch) const {

@@ -141,7 +141,7 @@ class Executor {
   /// Where the values of `step`, which was refused, stopped being finite: looks at parameters and
   /// gradients and runs forward once more, one by one, over the step's micro-batches, which
   /// `source` brings from the first on. Steps enqueued behind it (on a GPU) may have changed the
-  /// weights. Collective; waits.
+  /// weights. Gradients in whose memory master weights wait are not looked at. Collective; waits.
   [[nodiscard]] NonFiniteSite find_non_finite(BatchSource& source, std::int64_t step);
 
  private:
@@ -249,6 +249,7 @@ class Executor {
   StepSums sums_;
   RunningStates running_states_;
   const std::vector<TransientSlot> transient_slots_;  ///< of the training program
+  bool parks_master_ = false;  ///< in the gradients' memory (ProgramOptions::park_master)
   BlockContext context_;
   Peers peers_beside_;               ///< on Lane::compute_beside
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "engine/data/images/plain_augment.h"
+#include "engine/kernels/copy/copy.h"
 #include "engine/kernels/image/mix.h"
 #include "engine/train/execute/compute_type.h"
 
@@ -35,7 +36,7 @@ void Feeder::copy(const at::Tensor& from, at::Tensor& to) const {
   if (!from.defined()) return;
   if (!to.defined())
     to = at::empty(from.sizes(), from.options().pinned_memory(false).device(options_.device));
-  to.copy_(from, /*non_blocking=*/true);
+  options_.beside_copies ? copy_beside(to, from) : void(to.copy_(from, /*non_blocking=*/true));
 }
 
 void Feeder::load_images(const HostBatch& host, Slot& slot) const {

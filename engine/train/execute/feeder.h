@@ -15,10 +15,11 @@ namespace dstrain {
 struct FeederOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
-  int channels = 3;          ///< of images
-  AugmentOptions augment;    ///< of images; the epoch comes with each batch
-  bool erase_noise = false;  ///< what erased rectangles are filled with
-  std::size_t buffers = 2;   ///< that the program fills in turn
+  int channels = 3;            ///< of images
+  AugmentOptions augment;      ///< of images; the epoch comes with each batch
+  bool erase_noise = false;    ///< what erased rectangles are filled with
+  std::size_t buffers = 2;     ///< that the program fills in turn
+  bool beside_copies = false;  ///< of states, behind which a batch must not wait (copy_beside)
 };
 
 /// How a recipe's images are prepared for a model of so many channels and pixels.

@@ -54,12 +54,13 @@ void GroupWork::exchange(const Action& action, const work::Exchange& exchange,
   }
 }
 
-void GroupWork::move(const work::Move& move, const Buffers& buffers, const Stream& stream) {
+void GroupWork::move(const work::Move& move, const Buffers& buffers, const Stream& stream,
+                     bool awaited) {
   for (const ViewMemory::Copy& copy : memory_.copies(move, buffers)) {
     if (move.add) {
       copy.to.tensor.add_(copy.from.tensor);
     } else {
-      offloader_.copy(copy.from, copy.to, stream);
+      offloader_.copy(copy.from, copy.to, stream, awaited);
     }
   }
 }
@@ -107,7 +108,7 @@ void GroupWork::run(const Action& action, const Buffers& buffers, std::int64_t s
     if (const auto* exchange = std::get_if<work::Exchange>(&work)) {
       this->exchange(action, *exchange, buffers);
     } else if (const auto* move = std::get_if<work::Move>(&work)) {
-      this->move(*move, buffers, stream);
+      this->move(*move, buffers, stream, exchanges_groups(action.lane));
     } else if (const auto* code = std::get_if<work::Code>(&work)) {
       this->code(action, *code, buffers, step);
     } else {
@@ -129,8 +130,13 @@ void GroupWork::add_squares(const work::Norm& norm, const Buffers& buffers,
 void GroupWork::update(const Action& action, const Buffers& buffers, const Rates& rates,
                        const at::Tensor& control, const Stream& stream) {
   if (action.part >= 0) {
-    const auto& update = std::get<work::Update>(action.work.front());
-    offloader_.update(memory_.operands(update, buffers), rates.learning, control, stream);
+    for (const Work& work : action.work) {
+      if (const auto* parked = std::get_if<work::Move>(&work))
+        move(*parked, buffers, stream, /*awaited=*/false);
+      else
+        offloader_.update(memory_.operands(std::get<work::Update>(work), buffers), rates.learning,
+                          control, stream);
+    }
     return;
   }
   updater_.update(action.group, rates.learning, control,

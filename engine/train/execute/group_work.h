@@ -44,7 +44,8 @@ class GroupWork {
 
  private:
   void exchange(const Action& action, const work::Exchange& exchange, const Buffers& buffers);
-  void move(const work::Move& move, const Buffers& buffers, const Stream& stream);
+  /// `awaited`: as Offloader::copy has it.
+  void move(const work::Move& move, const Buffers& buffers, const Stream& stream, bool awaited);
   void code(const Action& action, const work::Code& code, const Buffers& buffers,
             std::int64_t step);
   /// Points blocks to the parameters that the action made whole in a slot.

@@ -6,6 +6,7 @@
 
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/copy/copy.h"
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/nn/block.h"
 #include "engine/program/program.h"
@@ -62,7 +63,7 @@ void StepSums::set_control(const ControlState& state) {
 
 at::Tensor StepSums::to_host() const {
   at::Tensor host = host_tensor({telemetry_.numel()}, at::kFloat, telemetry_.device());
-  host.copy_(telemetry_, /*non_blocking=*/true);
+  copy_beside(host, telemetry_);  // the next step would wait for states on their way to the host
   return host;
 }
 

@@ -481,9 +481,12 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
           tensor(), block());
       break;
     case Where::nowhere:
-      text += std::isfinite(outcome.loss)
-                  ? "every value is finite; the gradients are too large for their norm"
-                  : "computed again, all values are finite";
+      text +=
+          !std::isfinite(outcome.loss) ? "computed again, all values are finite"
+          : strategy_->options.park_master
+              ? "the forward pass is finite; which gradient is not cannot be told, as offloaded "
+                "master weights have taken the gradients' memory"
+              : "every value is finite; the gradients are too large for their norm";
       break;
   }
   return {.rank = rank, .text = text};

@@ -117,6 +117,7 @@ FeederOptions Session::feeder_options(bool training) const {
   FeederOptions options =
       image_feeder_options(recipe_, model_.channels, model_.image_size, device_.device, training);
   options.buffers = strategy_->training.buffers_of(BufferRole::batch).size();
+  options.beside_copies = streams_states(strategy_->training);
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/base/units.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/copy/copy.h"
 #include "engine/kernels/linear/output_gradient.h"
 
 namespace dstrain {
@@ -41,6 +42,7 @@ Offloader::Offloader(const Program& training, StateStore& states, Updater& updat
     : states_(states), updater_(updater), options_(options) {
   goes_on_ = std::ranges::any_of(training.actions,
                                  [](const Action& action) { return outlasts_step(action.lane); });
+  streams_ = streams_states(training);
   if (!training.buffers_of(BufferRole::gradient_slot).empty()) {
     host_ = std::make_unique<HostWork>(
         options.places.device,
@@ -87,23 +89,29 @@ StagedCopy& Offloader::staged(const Stream& stream) {
   return *copy;
 }
 
-void Offloader::to_device(const HostPart& from, const at::Tensor& to, const Stream& stream) {
+void Offloader::copy_pinned(const at::Tensor& to, const at::Tensor& from, bool awaited) const {
+  streams_&& awaited ? copy_beside(to, from) : void(to.copy_(from, /*non_blocking=*/true));
+}
+
+void Offloader::to_device(const HostPart& from, const at::Tensor& to, const Stream& stream,
+                          bool awaited) {
   if (!from.memory.defined()) {
     staged(stream).to_device(stream, to, from.file);
   } else if (needs_staging(from.memory, stream)) {
     staged(stream).to_device(stream, to, from.memory);
   } else {
-    to.copy_(from.memory, /*non_blocking=*/true);
+    copy_pinned(to, from.memory, awaited);
   }
 }
 
-void Offloader::to_host(const HostPart& to, const at::Tensor& from, const Stream& stream) {
+void Offloader::to_host(const HostPart& to, const at::Tensor& from, const Stream& stream,
+                        bool awaited) {
   if (!to.memory.defined()) {
     staged(stream).to_host(stream, to.file, from);
   } else if (needs_staging(to.memory, stream)) {
     staged(stream).to_host(stream, to.memory, from);
   } else {
-    to.memory.copy_(from, /*non_blocking=*/true);
+    copy_pinned(to.memory, from, awaited);
   }
 }
 
@@ -114,16 +122,16 @@ Offloader::HostPart Offloader::part_of_input(int id, const at::Tensor& host, Byt
           .file = {.file = input_file_.get(), .offset = input_offset_.at(id) + begin}};
 }
 
-void Offloader::copy(const Memory& from, const Memory& to, const Stream& stream) {
+void Offloader::copy(const Memory& from, const Memory& to, const Stream& stream, bool awaited) {
   const auto part = [](const Memory& memory) -> HostPart {
     if (memory.tensor.defined()) return {.memory = memory.tensor, .file = {}};
     return {.memory = {}, .file = memory.file()};
   };
   const bool to_file = !to.tensor.defined();
   if (to_file || needs_staging(to.tensor, stream)) {
-    to_host(part(to), from.tensor, stream);
+    to_host(part(to), from.tensor, stream, awaited);
   } else {
-    to_device(part(from), to.tensor, stream);
+    to_device(part(from), to.tensor, stream, awaited);
   }
 }
 
@@ -135,7 +143,7 @@ void Offloader::copy_control(const at::Tensor& control) {
   }
   if (!control_.defined())
     control_ = host_tensor(control.sizes(), at::kFloat, options_.places.device);
-  control_.copy_(control, /*non_blocking=*/true);
+  copy_pinned(control_, control, /*awaited=*/true);
 }
 
 void Offloader::update(const UpdateMemory& memory, double lr, const at::Tensor& control,
@@ -206,7 +214,7 @@ void Offloader::evict_input(int id, const at::Tensor& host, const Tensors& outpu
   for (const at::Tensor& output : outputs) {
     const auto bytes = static_cast<Bytes>(output.nbytes());
     const at::Tensor from = output.detach().contiguous().view({-1}).view(at::kByte);
-    to_host(part_of_input(id, host, begin, bytes), from, stream);
+    to_host(part_of_input(id, host, begin, bytes), from, stream, /*awaited=*/true);
     meta.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
     ops::copy_needs(output, meta.back());
     begin += bytes;
@@ -220,7 +228,7 @@ Tensors Offloader::fetch_input(int id, const at::Tensor& host, const at::Tensor&
   for (const at::Tensor& like : input_meta_.at(id)) {
     const auto bytes = static_cast<Bytes>(like.nbytes());
     const at::Tensor to = slot.narrow(0, begin, bytes);
-    to_device(part_of_input(id, host, begin, bytes), to, stream);
+    to_device(part_of_input(id, host, begin, bytes), to, stream, /*awaited=*/true);
     fetched.push_back(to.view(like.scalar_type()).view(like.sizes()));
     ops::copy_needs(like, fetched.back());
     begin += bytes;

@@ -40,7 +40,8 @@ class Offloader {
   [[nodiscard]] at::Tensor allocate(const Buffer& buffer);
 
   /// In the order of `stream`: from or to the host, or on the device. Converts on the device.
-  void copy(const Memory& from, const Memory& to, const Stream& stream);
+  /// `awaited`: blocks wait for it, so that it does not go behind states that travel, too.
+  void copy(const Memory& from, const Memory& to, const Stream& stream, bool awaited);
   /// Updates a part, by the device or the CPU. `control`: StepControl on the device.
   void update(const UpdateMemory& memory, double lr, const at::Tensor& control,
               const Stream& stream);
@@ -64,8 +65,10 @@ class Offloader {
   /// Bytes [begin, begin + bytes) of an input on the host, which is undefined where it is a file.
   [[nodiscard]] HostPart part_of_input(int id, const at::Tensor& host, Bytes begin,
                                        Bytes bytes) const;
-  void to_device(const HostPart& from, const at::Tensor& to, const Stream& stream);
-  void to_host(const HostPart& to, const at::Tensor& from, const Stream& stream);
+  void to_device(const HostPart& from, const at::Tensor& to, const Stream& stream, bool awaited);
+  void to_host(const HostPart& to, const at::Tensor& from, const Stream& stream, bool awaited);
+  /// Page-locked memory and the device's.
+  void copy_pinned(const at::Tensor& to, const at::Tensor& from, bool awaited) const;
   void update_on_host(const UpdateMemory& memory, double lr, const Stream& stream);
   StagedCopy& staged(const Stream& stream);
 
@@ -73,6 +76,7 @@ class Offloader {
   Updater& updater_;
   OffloaderOptions options_;
   bool goes_on_ = false;
+  bool streams_ = false;  ///< states, by the copy engines
   std::unique_ptr<HostWork> host_;
   std::map<void*, std::unique_ptr<StagedCopy>> staged_;  ///< by stream
   at::Tensor control_;                                   ///< on the host
