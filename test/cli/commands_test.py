@@ -1,4 +1,4 @@
-"""Every recipe in the tree is checked, shown, planned and dry-run; every command has a help text."""
+"""Every recipe in the tree is checked, shown and planned, those of each folder and number of ranks dry-run; every command has a help text."""
 import json
 import math
 import re
@@ -30,7 +30,7 @@ def plans(recipes, ranks, *more):
     return dict(zip(recipes, made if len(recipes) > 1 else [made], strict=True))
 
 
-by_ranks, commented = {}, {}
+by_ranks, commented, dry = {}, {}, set()
 with tempfile.TemporaryDirectory() as scratch:
     expect_success(run("recipe", "check", *recipes))
     for recipe in recipes:
@@ -39,8 +39,11 @@ with tempfile.TemporaryDirectory() as scratch:
         fewest = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))
         for ranks in {fewest, max(4, fewest)}:
             by_ranks.setdefault(ranks, []).append(recipe)
-        text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
-        assert "WORLD_SIZE" in text, text
+        # Each loads LibTorch for a plan of its own, which every recipe has below.
+        if (recipe.parent, fewest) not in dry:
+            dry.add((recipe.parent, fewest))
+            text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
+            assert f"WORLD_SIZE={fewest}" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
         if comment := re.search(r"planned: (.*)", recipe_text(recipe)):
             host = re.search(r"the host holds ([\d.]+) GiB", comment[1])

@@ -8,7 +8,7 @@ import time
 from support import expect_success, losses, only_run, rank_processes, run, start
 from tiny_metamathqa import DENSE, arguments, write_files
 
-LAST = 40
+LAST = 30
 
 
 def kill_rank(process, output, victim):

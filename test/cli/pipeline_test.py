@@ -8,9 +8,9 @@ import time
 
 from support import expect_success, losses, metrics, only_run, rank_processes, run, start
 
-STEPS = 24
-SHORT = ["--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=48", "--set", "batch.micro=4",
-         "--set", "run.evaluate=12", "--set", "run.checkpoint.every=8", "--set", "run.checkpoint.keep=3"]
+STEPS = 12
+SHORT = ["--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=24", "--set", "batch.micro=4",
+         "--set", "run.evaluate=6", "--set", "data.subset=200", "--set", "run.checkpoint.every=4", "--set", "run.checkpoint.keep=3"]
 
 
 def arguments(output, ranks, *settings):
@@ -52,10 +52,10 @@ with tempfile.TemporaryDirectory() as scratch:
             again = scratch / f"{saved}-{resumed}" / source.name
             shutil.copytree(source, again)
             for checkpoint in (again / "checkpoints").glob("step-*"):
-                if int(checkpoint.name.split("-")[1]) > 8:
+                if int(checkpoint.name.split("-")[1]) > 4:
                     shutil.rmtree(checkpoint)
             text = expect_success(run(*arguments(again.parent, ranks, *settings), "--resume", again))
-            assert "resumed at step 8" in text, text
+            assert "resumed at step 4" in text, text
             near(losses(again), expected)
 
     # A rank that is killed is named, and no rank waits for it.

@@ -25,7 +25,7 @@ from tokenizer_families import families
 from tokenizer_samples import (BLOOM_PATTERN, BLOOM_SPECIAL, QWEN_ADDED, QWEN_PATTERN, QWEN_SPECIAL, Samples, every_character, train,
                                with_old_merges)
 
-LINES = 100_000  # of hostile text for each of the two main tokenizers; long lines and single characters come on top
+LINES = 25_000  # of hostile text for each of the two main tokenizers; long lines and single characters come on top
 ODD_LINES = 2_000
 FAMILY_LINES = 500
 FEW_LINES = 10_000  # are also decoded without their special tokens

@@ -22,6 +22,7 @@
 #include "engine/train/state/running_states.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
+#include "test/models/serve.h"
 
 /// cnn_probe list MODEL...: config.json of each MODEL for 1000 classes, and its tensors, one a
 /// line: the model and its config.json, or the model, our name, timm's, and their shapes.
@@ -165,7 +166,7 @@ void probe(Model model, const std::string& weights, const std::string& input,
 }  // namespace
 }  // namespace dstrain
 
-int main(int argc, char** argv) {
+static int answer(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   try {
     if (what == "list" && argc > 2) {
@@ -188,3 +189,5 @@ int main(int argc, char** argv) {
       stderr);
   return 64;
 }
+
+int main(int argc, char** argv) { return dstrain::test::serve(argc, argv, &answer); }

@@ -6,7 +6,6 @@ usage: hf_lm.py LM_PROBE; exit code 77 where transformers is not installed."""
 import copy
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,9 +21,11 @@ except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
 
+from probes import Probe
+
 TOLERANCE = 1e-5  # of the largest value of a tensor, our fp32 against transformers in double
 LOSS_TOLERANCE = 2e-5  # relative, of the losses of AdamW steps in fp32
-STEPS, BATCH, TOKENS = 20, 3, 13
+STEPS, BATCH, TOKENS = 10, 3, 13
 # A larger eps than usual: a gradient that is zero but for rounding would be a whole step.
 LR, BETAS, EPS, WEIGHT_DECAY = 2e-3, (0.9, 0.95), 1e-6, 0.1
 
@@ -169,8 +170,7 @@ def exact_results(model, data):
 
 
 def run_probe(probe, folder, dtype, *losses):
-    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / f"{dtype}.safetensors",
-                           folder / "ours", dtype, *map(str, losses)], capture_output=True, text=True)
+    done = probe.run(folder / "theirs", folder / "input.safetensors", folder / f"{dtype}.safetensors", folder / "ours", dtype, *losses)
     if done.returncode != 0 or done.stdout:
         sys.exit(f"{folder}: {done.stdout}{done.stderr}")
     return load_file(folder / f"{dtype}.safetensors")
@@ -383,8 +383,7 @@ def check_two_tables(probe, name, config, folder):
         theirs = logits_of_files(tensors[table].clone(), alone)
         compare(f"{name}, {what}", run_probe(probe, folder, "fp32")["logits"], theirs, TOLERANCE * theirs.abs().max().item())
     theirs = logits_of_files(tensors[table] + 0.1 * torch.randn_like(tensors[table]))
-    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "out", folder / "ours", "fp32"],
-                          capture_output=True, text=True)
+    done = probe.run(folder / "theirs", folder / "input.safetensors", folder / "out", folder / "ours", "fp32")
     for word in ("'lm_head.weight' is not '" + table, "tie_word_embeddings", "\"tie_word_embeddings\": false"):
         if done.returncode != 65 or word not in done.stderr:
             sys.exit(f"{name}: expected {word}, exit {done.returncode}: {done.stderr}")
@@ -410,7 +409,7 @@ def check_upcast(probe, folder):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    probe = Path(sys.argv[1])
+    probe = Probe(sys.argv[1])
     with tempfile.TemporaryDirectory() as root:
         for index, (name, config) in enumerate(CASES.items()):
             folder = Path(root) / str(index)

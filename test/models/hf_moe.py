@@ -114,7 +114,7 @@ def check_router_losses(probe, name, config, folder, samples, lengths=None):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    probe = Path(sys.argv[1])
+    probe = hf_lm.Probe(sys.argv[1])
     with tempfile.TemporaryDirectory() as root:
         for index, (name, config) in enumerate(CASES.items()):
             folder = Path(root) / str(index)

@@ -6,7 +6,6 @@ usage: hf_peft.py PEFT_PROBE; exit code 77 where peft is not installed."""
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,9 +23,11 @@ except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
     sys.exit(77)
 
+from probes import Probe
+
 TOLERANCE = 1e-5  # of the largest logit
 LOSS_TOLERANCE = 1e-4  # relative
-STEPS, BATCH, TOKENS = 20, 4, 11
+STEPS, BATCH, TOKENS = 10, 4, 11
 LR, WEIGHT_DECAY = 2e-3, 0.1
 
 VIT = ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=8,
@@ -162,7 +163,7 @@ def check(probe, name, folder, config, rank, alpha, target_modules, targets, ful
     save_file({key: value.float() for key, value in data.items()}, folder / "input.safetensors")
     (folder / "options.json").write_text(json.dumps({"rank": rank, "alpha": alpha, "targets": targets, "also_train": full,
                                                      "lr": LR, "weight_decay": WEIGHT_DECAY}))
-    done = subprocess.run([probe, folder], capture_output=True, text=True)
+    done = probe.run(folder)
     if done.returncode != 0 or done.stdout:
         sys.exit(f"{name}: {done.stdout}{done.stderr}")
     ours = load_file(folder / "output.safetensors")
@@ -219,7 +220,7 @@ def check_tables(probe, folder, config, table):
         with torch.no_grad():
             data = make_data(config)
             save_file({key: value.float() for key, value in data.items()}, folder / "input.safetensors")
-            subprocess.run([probe, folder], check=True)
+            probe.run(folder, check=True)
             compare(f"{config.model_type}: a tied table", load_file(folder / "output.safetensors")["before"], logits_of(theirs, data, 0))
     print(f"{config.model_type}: tables and heads that are not one are refused")
 
@@ -236,7 +237,7 @@ def check_earlier_names(probe, folder):
                for key, value in load_file(start / "adapter_model.safetensors").items()}
     save_file(earlier, start / "adapter_model.safetensors")
     before = load_file(folder / "output.safetensors")
-    subprocess.run([probe, folder], check=True)
+    probe.run(folder, check=True)
     if not all(torch.equal(value, before[key]) for key, value in load_file(folder / "output.safetensors").items()):
         sys.exit("the names of transformers 4 give another result")
     print("vit, names of transformers 4: equal")
@@ -263,7 +264,7 @@ def check_refusals(probe, folder):
 
 
 def expect_refusal(probe, folder, words):
-    done = subprocess.run([probe, folder], capture_output=True, text=True)
+    done = probe.run(folder)
     if done.returncode not in (64, 65) or not all(word in done.stderr for word in words):
         sys.exit(f"expected {words}, exit {done.returncode}: {done.stderr}")
 
@@ -271,7 +272,7 @@ def expect_refusal(probe, folder, words):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    probe = Path(sys.argv[1])
+    probe = Probe(sys.argv[1])
     with tempfile.TemporaryDirectory() as root:
         for index, (name, case) in enumerate(CASES.items()):
             folder = Path(root) / str(index)

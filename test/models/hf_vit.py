@@ -5,7 +5,6 @@ usage: hf_vit.py VIT_PROBE; exit code 77 where transformers is not installed."""
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,8 @@ try:
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
+
+from probes import Probe
 
 TOLERANCE = 1e-5  # of the largest value of a tensor, fp32
 
@@ -114,8 +115,7 @@ def check(probe, name, sizes, folder, change=None, kind=ViTForImageClassificatio
     labels = torch.randint(config.num_labels, (5,))
     inputs = {"pixel_values": images, "labels": labels.float()}
     save_file(inputs if pixels is None else inputs | {"resized": torch.zeros(1)}, folder / "input.safetensors")
-    subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours"],
-                   check=True)
+    probe.run(folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours", check=True)
 
     result = model(pixel_values=images, labels=labels)
     result.loss.backward()
@@ -155,8 +155,7 @@ def check_headless(probe, folder):
     as_published(folder / "theirs")
     images = torch.randn(2, 1, 8, 8)
     save_file({"pixel_values": images, "labels": torch.zeros(2)}, folder / "input.safetensors")
-    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "output.safetensors",
-                           folder / "ours"], check=True, capture_output=True, text=True)
+    done = probe.run(folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours", check=True)
     for words in ("has no classifier; a new head for 2 classes", "not used by this model: pooler.dense.bias, pooler.dense.weight"):
         if words not in done.stdout:
             sys.exit(f"headless: '{words}' is not among the notes:\n{done.stdout}")
@@ -176,12 +175,12 @@ def check_two_heads(probe, folder):
     model.save_pretrained(folder / "theirs")
     images = torch.randn(3, 1, 8, 8)
     save_file({"pixel_values": images, "labels": torch.zeros(3)}, folder / "input.safetensors")
-    command = [probe, folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours"]
+    command = [folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours"]
     with torch.no_grad():
         expected = model(pixel_values=images)
-    subprocess.run([*command, "answers"], check=True)
+    probe.run(*command, "answers", check=True)
     compare("two heads: answers", load_file(folder / "output.safetensors")["logits"], expected.logits)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = probe.run(*command, check=True)
     for words in ("two heads answer together; training goes on with that of the class token alone",
                   "not used by this model: distillation_classifier.bias, distillation_classifier.weight"):
         if words not in done.stdout:
@@ -203,8 +202,7 @@ def check_other_head(probe, name, config, kind, trained, unused, folder):
     vision = getattr(config, "vision_config", config)
     images = torch.randn(2, vision.num_channels, vision.image_size, vision.image_size)
     save_file({"pixel_values": images, "labels": torch.zeros(2)}, folder / "input.safetensors")
-    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "output.safetensors",
-                           folder / "ours"], check=True, capture_output=True, text=True)
+    done = probe.run(folder / "theirs", folder / "input.safetensors", folder / "output.safetensors", folder / "ours", check=True)
     for words in ("has no classifier; a new head for 2 classes", *unused):
         if words not in done.stdout:
             sys.exit(f"{name}: '{words}' is not among the notes:\n{done.stdout}")
@@ -219,7 +217,7 @@ def check_other_head(probe, name, config, kind, trained, unused, folder):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    probe = Path(sys.argv[1])
+    probe = Probe(sys.argv[1])
     with tempfile.TemporaryDirectory() as root:
         for index, (name, sizes) in enumerate(CASES.items()):
             folder = Path(root) / str(index)

@@ -18,6 +18,7 @@
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
+#include "test/models/serve.h"
 
 /// lm_probe WEIGHTS INPUT OUTPUT EXPORT DTYPE: loads the folder WEIGHTS of a language model and
 /// writes to OUTPUT, of the first of INPUT's batches: logits, loss, next tokens after `last`, and
@@ -212,7 +213,7 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
 }  // namespace
 }  // namespace dstrain
 
-int main(int argc, char** argv) {
+static int answer(int argc, char** argv) {
   if (argc != 6 && argc != 8) {
     std::fputs("usage: lm_probe WEIGHTS INPUT OUTPUT EXPORT fp32|bf16 [BALANCE Z]\n", stderr);
     return 64;
@@ -230,3 +231,5 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+int main(int argc, char** argv) { return dstrain::test::serve(argc, argv, &answer); }

@@ -23,6 +23,7 @@
 #include "engine/nn/block_state.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
+#include "test/models/serve.h"
 
 /// peft_probe FOLDER: fine-tunes the model in FOLDER/base with the adapter in FOLDER/start by AdamW
 /// in fp32, one step on each batch of FOLDER/input.safetensors. FOLDER/options.json has rank,
@@ -171,7 +172,7 @@ void probe(const fs::path& folder) {
 }  // namespace
 }  // namespace dstrain
 
-int main(int argc, char** argv) {
+static int answer(int argc, char** argv) {
   if (argc != 2) {
     std::fputs("usage: peft_probe FOLDER\n", stderr);
     return 64;
@@ -184,3 +185,5 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+int main(int argc, char** argv) { return dstrain::test::serve(argc, argv, &answer); }

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +24,8 @@ try:
 except ImportError as error:
     print(f"skipped: this python has no torchvision and timm ({error}); scripts/setup --tests installs them")
     sys.exit(77)
+
+from probes import Probe
 
 FACTOR = 4      # of torchvision's own distance from fp64
 STEPS = 3
@@ -150,8 +151,8 @@ def fail(text):
 
 
 def listings(probe):
-    """{model: its config.json, and lines of our name, timm's, and their shapes}, for 1000 classes, of all models by one start of the probe."""
-    text = subprocess.run([probe, "list", *NAMES, *TIMM_NAMES], check=True, capture_output=True, text=True).stdout
+    """{model: its config.json, and lines of our name, timm's, and their shapes}, for 1000 classes."""
+    text = probe.run("list", *NAMES, *TIMM_NAMES, check=True).stdout
     found = {}
     for line in text.splitlines():
         model, rest = line.split(" ", 1)
@@ -252,8 +253,8 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
             fail(f"{name}: other tensors than timm's: {sorted(set(state) ^ set(shapes))[:6]}")
     save_file({key: value.contiguous() for key, value in state.items()}, weights / "model.safetensors")
     save_file({"images": images, "labels": labels}, folder / "input.safetensors")
-    subprocess.run([probe, "run", name, str(pixels), str(classes), weights, folder / "input.safetensors",
-                    folder / "output.safetensors", folder / "ours", folder / "ours-timm"], check=True)
+    probe.run("run", name, pixels, classes, weights, folder / "input.safetensors", folder / "output.safetensors", folder / "ours", folder / "ours-timm",
+              check=True)
     fp32 = results(model, images, labels)
     model.load_state_dict(start)
     model.zero_grad()
@@ -300,7 +301,7 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
 
 def main():
     torch.set_num_threads(1)
-    probe = sys.argv[1]
+    probe = Probe(sys.argv[1])
     listed = listings(probe)
     check_names(listed)
     wanted = sys.argv[2:]

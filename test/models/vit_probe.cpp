@@ -15,6 +15,7 @@
 #include "engine/nn/block_state.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
+#include "test/models/serve.h"
 
 /// vit_probe WEIGHTS INPUT OUTPUT EXPORT [answers]: loads the folder WEIGHTS, runs forward and
 /// backward of the mean loss in fp32 on INPUT's pixel_values and labels (as fp32), writes logits,
@@ -104,7 +105,7 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
 }  // namespace
 }  // namespace dstrain
 
-int main(int argc, char** argv) {
+static int answer(int argc, char** argv) {
   const bool answers = argc == 6 && std::string_view(argv[5]) == "answers";
   if (argc != 5 && !answers) {
     std::fputs("usage: vit_probe WEIGHTS INPUT OUTPUT EXPORT [answers]\n", stderr);
@@ -118,3 +119,5 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+int main(int argc, char** argv) { return dstrain::test::serve(argc, argv, &answer); }

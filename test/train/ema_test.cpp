@@ -39,7 +39,6 @@ Weights averages(Session& session) {
   return found;
 }
 
-/// A recipe of few samples, since an evaluation takes all of the test split.
 Recipe averaged_recipe(const std::string& model, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"ema.decay=0.6", "run.steps=6"};
   if (model == "vit") all.emplace_back("optimizer.lr=0.003");
@@ -57,8 +56,8 @@ void check_weights_near(const Weights& found, const Weights& expected) {
       difference += std::pow(double{found.at(name)[i]} - tensor[i], 2);
       size += std::pow(double{tensor[i]}, 2);
     }
-    // The biases of keys start at 0 and have small gradients: AdamW enlarges their rounding errors.
-    const double rounding = name.ends_with("key.bias") ? 1e-5 : 1e-6;
+    // The gradient of a key's bias is 0 but for rounding, which AdamW enlarges.
+    const double rounding = name.ends_with("key.bias") ? 1e-4 : 1e-6;
     REQUIRE(std::sqrt(difference) <= 1e-4 * std::sqrt(size) + rounding);
   }
 }
@@ -109,8 +108,9 @@ TEST_CASE("the average follows weights and running statistics from their first v
           const double share = average_share(recipe.ema, step);
           const Weights weights = session.gathered_weights();
           for (auto& [name, elements] : expected) {
+            const std::vector<float>& now = weights.at(name);
             for (std::size_t i = 0; i < elements.size(); ++i) {
-              const double value = double{weights.at(name)[i]};
+              const double value = double{now[i]};
               elements[i].average += share * (value - elements[i].average);
               elements[i].size = std::max(elements[i].size, std::abs(value));
             }
@@ -121,15 +121,16 @@ TEST_CASE("the average follows weights and running statistics from their first v
         double moved = 0;
         for (const auto& [name, elements] : expected) {
           CAPTURE(name);
-          const bool near = std::ranges::equal(
-              elements, found.at(name), [](const Expected& wanted, float average) {
+          const std::vector<float>&average_of = found.at(name), &last_of = last.at(name);
+          const bool near =
+              std::ranges::equal(elements, average_of, [](const Expected& wanted, float average) {
                 // Each of 6 updates rounds three times, of a difference up to twice as large.
                 return std::abs(double{average} - wanted.average) <= 36 * 0x1p-24 * wanted.size;
               });
           REQUIRE(near);
           for (std::size_t i = 0; i < elements.size(); ++i) {
-            const double average = double{found.at(name)[i]};
-            moved = std::max(moved, std::abs(average - double{last.at(name)[i]}));
+            const double average = double{average_of[i]};
+            moved = std::max(moved, std::abs(average - double{last_of[i]}));
           }
         }
         REQUIRE(moved > 1e-4);

@@ -192,7 +192,7 @@ TEST_CASE("a dense model goes on from any layout's checkpoint on any other", "[t
   // A tied table that 2 tensor ranks divide and 4 do not; 4 tensor ranks share 2 key heads.
   check_matrix(
       {"qwen2.5-0.5b",
-       {"model.vocab_size=98", "batch.global=16"},
+       {"model.vocab_size=98", "batch.global=16", "batch.micro=2"},
        {
            {"one rank"},
            {"3 data, stage 1", 3, {"parallel.zero.stage=1"}},

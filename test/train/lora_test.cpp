@@ -20,12 +20,12 @@
 namespace dstrain {
 namespace {
 
-constexpr int kLoraSteps = 24;  ///< below an epoch: its last batch divides unevenly
+constexpr int kLoraSteps = 8;  ///< below an epoch: its last batch divides unevenly
 
 Recipe lora_recipe(const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"batch.global=48",
                                   "batch.micro=8",
-                                  "run.steps=24",
+                                  "run.steps=8",
                                   "run.epochs=0",
                                   "optimizer.warmup_steps=0",
                                   "optimizer.lr=0.01",

@@ -34,7 +34,8 @@ constexpr std::size_t kOffloadSteps = 3;
 std::string disk() { return std::filesystem::current_path().string(); }
 
 Recipe offload_recipe(const std::vector<std::string>& more) {
-  std::vector<std::string> overrides = {"batch.global=24",
+  std::vector<std::string> overrides = {"data.subset=74",  // an evaluation of few micro-batches
+                                        "batch.global=24",
                                         "batch.micro=6",
                                         "run.steps=3",
                                         "run.epochs=0",

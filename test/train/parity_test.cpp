@@ -13,8 +13,8 @@
 namespace dstrain {
 namespace {
 
-constexpr int kParitySteps = 25;
-constexpr int kFewSteps = 10;  ///< of most runs: what differs by more than roundoff does so at once
+constexpr int kParitySteps = 15;
+constexpr int kFewSteps = 5;  ///< of most runs: what differs by more than roundoff does so at once
 
 /// Losses of the first `steps` optimizer steps of the quickstart model, made narrow, under
 /// `overrides` on `ranks` ranks, each a thread.

@@ -61,12 +61,15 @@ TEST_CASE("tensor ranks give one rank's losses, norms and updates of every tenso
       GENERATE(Kind{"qwen2.5-7b", {"model.vocab_size=96"}}, Kind{"qwen2.5-7b", {}},
                Kind{"qwen2.5-0.5b", {"model.vocab_size=96"}}, Kind{"qwen2.5-0.5b", {}},
                Kind{"bloom-560m", {"model.vocab_size=96"}}, Kind{"bloom-560m", {}},
-               Kind{"gpt2", {"model.vocab_size=96"}}, Kind{"gpt2", {}},
-               Kind{"vit", {"batch.micro=4"}}, Kind{"gemma-3-270m", {"model.vocab_size=96"}});
+               Kind{"gpt2", {"model.vocab_size=96"}}, Kind{"gpt2", {}}, Kind{"vit", {}},
+               Kind{"gemma-3-270m", {"model.vocab_size=96"}});
   const int tensor = GENERATE(2, 4);
   CAPTURE(kind.model, kind.overrides, tensor);
   const Overrides all = joined(kPlainSteps, kind.overrides);
-  const Trace expected = small_run(kind.model, 1, all);
+  static std::map<Overrides, Trace> alone;  // by model and what it is given
+  const Overrides key = joined({kind.model}, all);
+  if (!alone.contains(key)) alone[key] = small_run(kind.model, 1, all);
+  const Trace& expected = alone.at(key);
   check_same(
       small_run(kind.model, tensor, joined(all, {fmt::format("parallel.tensor={}", tensor)})),
       expected);
