@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -134,25 +133,48 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
   return line;
 }
 
+/// One optimizer step of each coordinate, and what it takes by a plan.
+struct TrainingLine {
+  Layout layout;
+  ProgramOptions options;
+  std::vector<Program> programs = {};
+  double step_s = 0;
+};
+
 /// What may shorten steps with streamed states is chosen where it does by more than a plan can err.
-/// `line` is what `make` makes of `options`.
-void shorten_streams(ProgramOptions& options, std::vector<Program>& line,
-                     const std::function<std::vector<Program>()>& make, const Layout& layout,
-                     const ModelCost& cost, const Machine& machine) {
+TrainingLine shortened(TrainingLine line, const ModelCost& cost, const Machine& machine) {
   constexpr double kGain = 1.03;
-  double best = longest_step(simulate(line, layout, cost, machine));
-  ProgramOptions chosen = options;
+  const auto make = [&](const ProgramOptions& options) {
+    TrainingLine made{.layout = line.layout, .options = options};
+    made.programs = make_line(
+        made.layout, cost, [&](int c) { return training_program(made.layout, cost, options, c); });
+    made.step_s = longest_step(simulate(made.programs, made.layout, cost, machine));
+    return made;
+  };
+  ProgramOptions tried = line.options;
+  TrainingLine best = make(tried);
+  tried.transient_slots = true;
   for (const bool park : {false, true}) {
-    options.transient_slots = true;
-    options.park_master = park;
-    std::vector<Program> tried = make();
-    const double step_s = longest_step(simulate(tried, layout, cost, machine));
-    if (kGain * step_s >= best) continue;
-    best = step_s;
-    chosen = options;
-    line = std::move(tried);
+    tried.park_master = park;
+    TrainingLine other = make(tried);
+    if (kGain * other.step_s < best.step_s) best = std::move(other);
   }
-  options = chosen;
+  return best;
+}
+
+/// Where the CPU updates some groups, as link and CPU are then done at once, the device may be done
+/// first when what travels goes beside the step.
+void stream_states(TrainingLine& line, PlacementReport& placement, const ModelCost& cost,
+                   const Machine& machine, OffloadUpdate update) {
+  TrainingLine all = line;
+  line = shortened(std::move(line), cost, machine);
+  if (update != OffloadUpdate::automatic || placement.streamed == placement.offloaded) return;
+  for (GroupLayout& kind : all.layout.groups)
+    if (kind.update_method == UpdateMethod::host) kind.update_method = UpdateMethod::streamed;
+  all = shortened(std::move(all), cost, machine);
+  if (all.step_s >= line.step_s) return;
+  line = std::move(all);
+  placement.streamed = placement.offloaded;
 }
 
 /// Memory of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
@@ -322,7 +344,7 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
     set_stages(layout, cost, stages->cut.stages);
     options.schedule = stages->cut.visits;
   }
-  const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
+  PlacementReport placement = place_states(layout, cost, recipe, options, machine);
   std::optional<RecomputeChoice> choice;
   if (recipe.memory.recompute == Recompute::automatic) {
     options.keep_hidden = has_hidden(cost);
@@ -330,20 +352,22 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
     options.recompute = choice->blocks;
     options.keep_hidden = choice->keep_hidden;
   }
-  const auto make_training = [&] {
-    return make_line(layout, cost,
-                     [&](int c) { return training_program(layout, cost, options, c); });
-  };
-  std::vector<Program> training = make_training();
+  TrainingLine line{.layout = std::move(layout), .options = options};
   if (placement.streamed > 0)
-    shorten_streams(options, training, make_training, layout, cost, machine);
+    stream_states(line, placement, cost, machine, recipe.memory.offload.update);
+  else
+    line.programs = make_line(
+        line.layout, cost, [&](int c) { return training_program(line.layout, cost, options, c); });
+  options = line.options;
+  layout = std::move(line.layout);
+  std::vector<Program> training = std::move(line.programs);
   auto evaluation =
       make_line(layout, cost, [&](int c) { return evaluation_program(layout, cost, options, c); });
   auto gathering =
       make_line(layout, cost, [&](int c) { return gathering_program(layout, cost, c); });
   std::uint64_t combined = 0;
-  for (const auto* line : {&training, &evaluation, &gathering})
-    combined = combined * 0x9E3779B97F4A7C15ULL + hash(*line, layout);
+  for (const auto* kind : {&training, &evaluation, &gathering})
+    combined = combined * 0x9E3779B97F4A7C15ULL + hash(*kind, layout);
   const std::size_t own = to_index(mesh.coordinate(rank, Axis::pipeline));
   return {.mesh = mesh,
           .layout = std::move(layout),
