@@ -14,7 +14,7 @@ struct SlotRoom {
   std::vector<int> until;   ///< from the beginning of the list to the end of the action
   std::vector<int> behind;  ///< from the end of the action to the end of the list
 };
-/// Of a program of training without them; empty where it has no slot, or where some slots are
+/// In `program`, of training without them; empty where it has no slot, or where some slots are
 /// filled by updates alone.
 [[nodiscard]] SlotRoom slot_room(const Program& program);
 
