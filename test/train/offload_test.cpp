@@ -164,7 +164,7 @@ class SlowLink {
                                              .memory_bytes_per_s = 1e11,
                                              .host_link_bytes_per_s = 2e7,
                                              .host_copy_bytes_per_s = 1e9,
-                                             .host_duplex_bytes_per_s = 3e7,
+                                             .host_duplex_bytes_per_s = 1e8,
                                              .host_memory_bytes_per_s = 1e11,
                                              .host_update_bytes_per_s = 1e10});
   }
@@ -184,7 +184,7 @@ TEST_CASE("states in transient slots and in the gradients' memory change no bit"
   const bool parameters = GENERATE(false, true);
   const char* states = GENERATE("fp32", "fp32_split");
   CAPTURE(ranks, parameters, states);
-  std::vector<std::string> base = {"precision.compute=bf16", "batch.micro=12",
+  std::vector<std::string> base = {"precision.compute=bf16", "batch.micro=24",
                                    fmt::format("precision.states={}", states),
                                    fmt::format("parallel.zero.stage={}", ranks == 1 ? 0 : 3)};
   std::vector<std::string> way = {offload("optimizer", "pinned"), "memory.offload.update=gpu"};
