@@ -396,7 +396,9 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
                        (all_recomputed ? "; blocks recomputed in backward" : ""));
   if (!plan.wires.empty()) line("ZeRO++", plan.wires);
   if (strategy.recompute) line("recompute", describe(*strategy.recompute));
-  if (strategy.layout.chunk > 0) line("offload", describe(strategy.placement));
+  if (strategy.layout.chunk > 0)
+    line("offload", describe(strategy.placement) +
+                        (strategy.options.transient_slots ? ", beside backward and forward" : ""));
   line("batch", batch_equation(batch));
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "engine/base/index.h"
@@ -141,16 +142,19 @@ std::string buffer_table(const Program& program) {
     int count = 0;
     Bytes bytes = 0;
   };
-  std::map<std::pair<BufferRole, Place>, Row> rows;
+  std::map<std::tuple<BufferRole, Place, bool>, Row> rows;
   for (const Buffer& buffer : program.buffers) {
-    Row& row = rows[{buffer.role, buffer.place}];
+    Row& row = rows[{buffer.role, buffer.place, buffer.transient}];
     ++row.count;
     row.bytes += buffer.bytes();
   }
   std::string text = fmt::format("  {:<20} {:>5}  {:>10}  {}\n", "buffers", "", "bytes", "place");
-  for (const auto& [key, row] : rows)
-    text += fmt::format("  {:<20} {:>5}  {:>10}  {}\n", role_name(key.first), row.count,
-                        format_bytes(row.bytes), place_name(key.second));
+  for (const auto& [key, row] : rows) {
+    const auto& [role, place, transient] = key;
+    text += fmt::format("  {:<20} {:>5}  {:>10}  {}{}\n", role_name(role), row.count,
+                        format_bytes(row.bytes), place_name(place),
+                        transient ? ", where activations leave room" : "");
+  }
   return text;
 }
 

@@ -148,7 +148,9 @@ def test_fetch(folder):
     disk.clear()
     hub.faults["slow"] = 0.02
     process = subprocess.Popen(fetch, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    parts = lambda: [path for path in disk.path.rglob("*.incomplete") if path.stat().st_size > KIB]
+    # Lock files come and go meanwhile, which rglob does not stand.
+    found = lambda: [pathlib.Path(folder) / name for folder, _, names in os.walk(disk.path) for name in names if name.endswith(".incomplete")]
+    parts = lambda: [path for path in found() if path.stat().st_size > KIB]
     deadline = time.monotonic() + 60
     while not parts():
         assert time.monotonic() < deadline and process.poll() is None, "no part grew"

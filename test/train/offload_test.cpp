@@ -60,7 +60,8 @@ struct OffloadOutcome {
 /// Evaluations take longer than the steps.
 enum class Evaluates { kNo, kYes };
 
-OffloadOutcome trained(int ranks, const std::vector<std::string>& overrides, Evaluates evaluates) {
+OffloadOutcome trained(int ranks, const std::vector<std::string>& overrides, Evaluates evaluates,
+                       const std::string& device = "") {
   const Recipe recipe = offload_recipe(overrides);
   OffloadOutcome outcome;
   with_sessions(
@@ -77,7 +78,8 @@ OffloadOutcome trained(int ranks, const std::vector<std::string>& overrides, Eva
         }
         auto weights = session.gathered_weights();
         if (rank == 0) outcome = {std::move(numbers), std::move(weights)};
-      });
+      },
+      device);
   return outcome;
 }
 
@@ -197,8 +199,9 @@ TEST_CASE("states in transient slots and in the gradients' memory change no bit"
         CHECK(session.strategy().options.transient_slots);
         CHECK(session.strategy().options.park_master == (std::string(states) == "fp32"));
         CHECK(transient_slots(session.strategy().training).size() > 4);
-      });
-  const OffloadOutcome found = trained(ranks, joined(base, way), Evaluates::kYes);
+      },
+      "CPU");
+  const OffloadOutcome found = trained(ranks, joined(base, way), Evaluates::kYes, "CPU");
   CHECK(found.numbers == expected.numbers);
   CHECK((found.weights == expected.weights));
 }

@@ -7,7 +7,8 @@
 namespace dstrain::test {
 
 void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
-                   const std::function<void(int rank, Session& session)>& body) {
+                   const std::function<void(int rank, Session& session)>& body,
+                   const std::string& device) {
   ThreadWorld threads(ranks);
   threads.run([&](int rank) {
     at::set_num_threads(1);
@@ -15,7 +16,7 @@ void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
     world.rank = rank;
     world.size = ranks;
     world.local_size = ranks;
-    world.device.name = "CPU";
+    world.device.name = device;
     world.store = threads.store();
     world.communicator = [&](CommunicatorOptions options) {
       options.rank = rank;

@@ -36,7 +36,10 @@ void Feeder::copy(const at::Tensor& from, at::Tensor& to) const {
   if (!from.defined()) return;
   if (!to.defined())
     to = at::empty(from.sizes(), from.options().pinned_memory(false).device(options_.device));
-  options_.beside_copies ? copy_beside(to, from) : void(to.copy_(from, /*non_blocking=*/true));
+  if (options_.beside_copies)
+    copy_beside(to, from);
+  else
+    to.copy_(from, /*non_blocking=*/true);
 }
 
 void Feeder::load_images(const HostBatch& host, Slot& slot) const {

@@ -90,7 +90,10 @@ StagedCopy& Offloader::staged(const Stream& stream) {
 }
 
 void Offloader::copy_pinned(const at::Tensor& to, const at::Tensor& from, bool awaited) const {
-  streams_&& awaited ? copy_beside(to, from) : void(to.copy_(from, /*non_blocking=*/true));
+  if (awaited && streams_)
+    copy_beside(to, from);
+  else
+    to.copy_(from, /*non_blocking=*/true);
 }
 
 void Offloader::to_device(const HostPart& from, const at::Tensor& to, const Stream& stream,
