@@ -28,11 +28,14 @@ SlotRoom slot_room(const Program& program) {
     if (runs_block(program.actions[i].kind)) blocks.push_back(i);
   Bytes used = 0;
   std::size_t i = 0;
-  for (const std::size_t block : blocks) {
-    for (; i <= block; ++i) used = std::max(used, memory[i]);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const std::size_t next = b + 1 < blocks.size() ? blocks[b + 1] : blocks[b] + 1;
+    for (; i < next; ++i) used = std::max(used, memory[i]);
     all.until.push_back(room(used));
   }
+  // Before its first block the next run cannot give a slot back.
   used = 0;
+  for (i = 0; i < blocks.front(); ++i) used = std::max(used, memory[i]);
   i = memory.size();
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     while (i > *block + 1) used = std::max(used, memory[--i]);

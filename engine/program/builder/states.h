@@ -11,7 +11,7 @@ namespace dstrain::builder {
 
 /// How many transient slots lie beside activations, by the actions that run blocks.
 struct SlotRoom {
-  std::vector<int> until;   ///< from the beginning of the list to the end of the action
+  std::vector<int> until;   ///< from the beginning of the list to the next of these actions
   std::vector<int> behind;  ///< from the end of the action to the end of the list
 };
 /// In `program`, of training without them; empty where it has no slot, or where some slots are
