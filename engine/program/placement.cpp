@@ -92,6 +92,13 @@ void place_parameters(Layout& layout, Place place) {
                               layout.data_ranks()),
                   "set parallel.zero.stage: 3, or run one data rank");
     }
+    if (kind.parameters == Partition::replicated && kind.trainable &&
+        kind.states == Partition::sharded) {
+      throw Error(ErrorKind::usage,
+                  "memory.offload.parameters: tensor or sequence ranks share the states of "
+                  "parameters that each of them has whole at rest",
+                  "set parallel.zero.stage: 3, or 0");
+    }
     kind.parameter_place = place;
   }
 }
@@ -114,7 +121,8 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
   layout.chunk = offload.chunk;
   place_parameters(layout, parameters);
   ProgramOptions tried = options;
-  tried.micro_batches = std::min(options.micro_batches, 2);  // further ones hold nothing more
+  // Further ones hold nothing more; those of a pipeline are in its schedule.
+  if (tried.schedule.empty()) tried.micro_batches = std::min(options.micro_batches, 2);
   // What the states leave is the activations'.
   if (recipe.memory.recompute != Recompute::none) tried.recompute.assign(cost.blocks.size(), true);
   const double wanted =

@@ -261,6 +261,23 @@ TEST_CASE("parameters that rest whole on several ranks are not offloaded", "[tra
   CHECK_THROWS_WITH(with_sessions(
                         2, [&](int) { return recipe; }, [](int, Session&) {}),
                     Catch::Contains("memory.offload.parameters"));
+  const Recipe tensor = offload_recipe(
+      {"parallel.zero.stage=1", "parallel.tensor=2", "memory.offload.parameters=pinned"});
+  CHECK_THROWS_WITH(with_sessions(
+                        2, [&](int) { return tensor; }, [](int, Session&) {}),
+                    Catch::Contains("tensor or sequence ranks share the states"));
+}
+
+TEST_CASE("as many states leave as a pipeline of any schedule needs", "[train]") {
+  const char* schedule = GENERATE("1f1b", "gpipe", "zero_bubble", "interleaved");
+  const Recipe recipe =
+      offload_recipe({"parallel.pipeline=2", "batch.micro=2", offload("optimizer", "pinned"),
+                      "memory.offload.share=0", "memory.limit=3",
+                      fmt::format("parallel.stages.schedule={}", schedule)});
+  CAPTURE(schedule);
+  with_sessions(
+      2, [&](int) { return recipe; },
+      [&](int, Session& session) { CHECK(session.strategy().line.size() == 2); });
 }
 
 }  // namespace dstrain
