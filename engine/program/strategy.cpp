@@ -10,7 +10,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
-#include "engine/program/activation_memory.h"
 #include "engine/program/simulate.h"
 #include "engine/program/stage_plan.h"
 #include "engine/recipe/datasets.h"

@@ -7,12 +7,10 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "engine/base/file.h"
@@ -20,6 +18,7 @@
 #include "engine/kernels/linear/shipped_choices.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/variable.h"
 
 namespace dstrain {
 namespace {
@@ -164,37 +163,15 @@ TEST_CASE("where no file can be written, choices are kept in memory", "[kernels]
   }
 }
 
-/// Sets a variable of the environment until the end of the scope.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    ::setenv(name, value, 1);
-  }
-  ~Variable() {
-    if (before_) {
-      ::setenv(name_, before_->c_str(), 1);
-    } else {
-      ::unsetenv(name_);
-    }
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 TEST_CASE("the file of choices is named by GPU and version", "[kernels][gemm_cache]") {
-  const Variable home("HOME", "/h");
+  const test::Variable home("HOME", "/h");
   {
-    const Variable cache("DSTRAIN_CACHE", "/c");
+    const test::Variable cache("DSTRAIN_CACHE", "/c");
     REQUIRE(gemm_cache_file("NVIDIA H200", 130100) == "/c/gemm-nvidia-h200-130100.json");
   }
-  const Variable cache("DSTRAIN_CACHE", "");
+  const test::Variable cache("DSTRAIN_CACHE", "");
   REQUIRE(gemm_cache_file("a/b", 1) == "/h/.cache/dstrain/gemm-a-b-1.json");
-  const Variable no_home("HOME", "");
+  const test::Variable no_home("HOME", "");
   REQUIRE(gemm_cache_file("a", 1).empty());
 }
 

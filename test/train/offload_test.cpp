@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "engine/recipe/load.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/variable.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"
 
@@ -155,10 +154,7 @@ TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[t
 /// whenever there is room. Set while it lives.
 class SlowLink {
  public:
-  SlowLink() {
-    const char* before = std::getenv("XDG_CONFIG_HOME");
-    if (before != nullptr) before_ = before;
-    ::setenv("XDG_CONFIG_HOME", folder_.path().c_str(), 1);
+  SlowLink() : config_("XDG_CONFIG_HOME", folder_.path()) {
     save_measured(measured_file_to_write(), {.device = "CPU",
                                              .measured = "2026-11-30",
                                              .host = "test",
@@ -170,15 +166,10 @@ class SlowLink {
                                              .host_memory_bytes_per_s = 1e11,
                                              .host_update_bytes_per_s = 1e10});
   }
-  ~SlowLink() {
-    before_ ? ::setenv("XDG_CONFIG_HOME", before_->c_str(), 1) : ::unsetenv("XDG_CONFIG_HOME");
-  }
-  SlowLink(const SlowLink&) = delete;
-  SlowLink& operator=(const SlowLink&) = delete;
 
  private:
   test::TempDir folder_;
-  std::optional<std::string> before_;
+  test::Variable config_;
 };
 
 TEST_CASE("states in transient slots and in the gradients' memory change no bit", "[train]") {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "engine/base/replica_words.h"
 #include "engine/models/groups.h"
 #include "test/support/catch.h"
+#include "test/support/variable.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"
 
@@ -20,20 +20,6 @@ namespace dstrain {
 namespace {
 
 using test::with_sessions;
-
-/// A variable of the environment for the length of a scope.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) {
-    ::setenv(name, value.c_str(), 1);
-  }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 struct ReplicaWay {
   const char* name;
@@ -136,8 +122,8 @@ TEST_CASE("a wrong bit is named by the next comparison, wherever ranks hold repl
   // What is gathered anew in each step is compared in that step only.
   const bool gathered = recipe.parallel.zero.stage == 1 || recipe.parallel.zero.stage == 2;
   const int step = gathered ? 3 : 2;
-  const Variable testing("DSTRAIN_TESTING", "1");
-  const Variable flip("DSTRAIN_FLIP", fmt::format("{}:{}:{}:22", way.wrong, step, tensor));
+  const test::Variable testing("DSTRAIN_TESTING", "1");
+  const test::Variable flip("DSTRAIN_FLIP", fmt::format("{}:{}:{}:22", way.wrong, step, tensor));
   const FoundReplicas found = compared_run(recipe, way.ranks);
   REQUIRE(found.step == 3);
   for (int rank = 0; rank < way.ranks; ++rank) {
@@ -163,8 +149,8 @@ TEST_CASE("of two copies both are named", "[train][replicas]") {
   const ReplicaWay way = {"DDP", "vit", 2, {"parallel.zero.stage=0"}};
   const Recipe recipe = recipe_of(way, 4, 2);
   const std::string tensor = tensor_of(recipe, 2, 1);
-  const Variable testing("DSTRAIN_TESTING", "1");
-  const Variable flip("DSTRAIN_FLIP", fmt::format("1:1:{}:20", tensor));
+  const test::Variable testing("DSTRAIN_TESTING", "1");
+  const test::Variable flip("DSTRAIN_FLIP", fmt::format("1:1:{}:20", tensor));
   const FoundReplicas found = compared_run(recipe, 2);
   REQUIRE(found.step == 2);
   for (const Session::WrongReplica& own : found.by_rank) {
@@ -220,7 +206,7 @@ TEST_CASE("a wrong bit for tests is refused unless tests are said to run", "[tra
   const ReplicaWay way = {"DDP", "vit", 1, {}};
   const Recipe recipe = recipe_of(way, 2, 1);
   const auto refused = [&](const std::string& flip) {
-    const Variable variable("DSTRAIN_FLIP", flip);
+    const test::Variable variable("DSTRAIN_FLIP", flip);
     try {
       with_sessions(
           1, [&](int) { return recipe; }, [](int, Session&) {});
@@ -231,7 +217,7 @@ TEST_CASE("a wrong bit for tests is refused unless tests are said to run", "[tra
   };
   CHECK(refused("0:1:x:20").find("DSTRAIN_FLIP is set, which makes a rank train wrong weights") ==
         0);
-  const Variable testing("DSTRAIN_TESTING", "1");
+  const test::Variable testing("DSTRAIN_TESTING", "1");
   CHECK(refused("0:1:x:20").find("no tensor 'x'") != std::string::npos);
   CHECK(refused("0:1:x").find("has 3 parts") != std::string::npos);
   CHECK(refused("0:one:x:20").find("'one' is no step") != std::string::npos);
