@@ -127,7 +127,8 @@ void Checker::operands(int i) {
 void Checker::resting_state() {
   const auto expect_buffer = [&](const Buffer& buffer, bool wanted, const std::string& owner) {
     const auto same = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
-      return other.role == buffer.role && other.owner == buffer.owner;
+      return other.role == buffer.role && other.owner == buffer.owner &&
+             other.moment == buffer.moment;
     });
     const bool present = std::ranges::find(program_.buffers, buffer) != program_.buffers.end();
     if (same != int{wanted} || present != wanted)
@@ -153,7 +154,14 @@ void Checker::resting_state() {
     expect(BufferRole::gradient, held && kind.trainable, kind.gradients, w.gradient, Place::device);
     expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master,
            kind.state_place);
-    expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
+    const std::vector<Buffer> moments = moments_of(g, layout_);
+    for (const Buffer& buffer : moments) expect_buffer(buffer, held && kind.trainable, name);
+    const auto of_group = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
+      return other.role == BufferRole::moments && other.owner == g;
+    });
+    if (held && kind.trainable && std::cmp_not_equal(of_group, moments.size()))
+      problem("the buffer list holds {} moments of {} instead of {}", of_group, name,
+              moments.size());
     expect(BufferRole::average, held && kind.trainable && w.average > 0, kind.states, w.average,
            Place::device);
   }

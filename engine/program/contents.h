@@ -27,6 +27,7 @@ struct Value {
   Kind kind = Kind::gradient;
   int owner = -1;  ///< group or block; -1: a gradient to which nothing was added yet
   int micro_batch = -1;
+  int state = 0;           ///< kMaster, kAverage, or a moment from 0 on
   int version = 0;         ///< updates of this step; kBehind: an update before it is missing
   std::int64_t begin = 0;  ///< in the group
   std::optional<Share> share = {};
@@ -42,6 +43,7 @@ struct Value {
   [[nodiscard]] Value further(std::int64_t elements) const;
 };
 inline constexpr int kBehind = -1;
+inline constexpr int kMaster = -1, kAverage = -2;
 
 /// A value and how many elements of the buffer hold it.
 struct Part {

@@ -9,6 +9,13 @@ namespace dstrain {
 namespace meaning {
 namespace {
 
+/// Value::state of what rests in it; all moments of a group are named as the first.
+int state_of(const Buffer& buffer) {
+  return buffer.role == BufferRole::master    ? kMaster
+         : buffer.role == BufferRole::average ? kAverage
+                                              : std::max(buffer.moment, 0);
+}
+
 /// What buffers of the role are for.
 bool fits(const Buffer& buffer, const Value& value) {
   using enum BufferRole;
@@ -22,7 +29,7 @@ bool fits(const Buffer& buffer, const Value& value) {
     case second_shard:
       return is(Kind::parameters);
     case gradient:
-      return is(Kind::gradient) || is(Kind::state);  // parked master weights
+      return is(Kind::gradient) || is(Kind::state);  // a parked one
     case whole_gradient:
     case shard_sum:
     case wire:
@@ -30,7 +37,7 @@ bool fits(const Buffer& buffer, const Value& value) {
     case master:
     case moments:
     case average:
-      return is(Kind::state);
+      return is(Kind::state) && value.state == state_of(buffer);
     case state_slot:
       return is(Kind::state) || is(Kind::parameters);
     case gradient_slot:
@@ -61,7 +68,7 @@ bool fits(const Buffer& buffer, const Value& value) {
 /// are whatever they are.
 bool carried(const Buffer& buffer) {
   return at_rest(buffer.role) && buffer.role != BufferRole::gradient &&
-         buffer.role != BufferRole::block_state && buffer.owner >= 0 && buffer.width > 0;
+         buffer.role != BufferRole::block_state && buffer.owner >= 0;
 }
 
 }  // namespace
@@ -79,7 +86,8 @@ Content Follower::resting(int id, int updates, bool behind) const {
   const bool parameters = own.role == BufferRole::parameters;
   Value value{
       .kind = parameters ? Kind::parameters : Kind::state, .owner = own.owner, .version = updates};
-  if (own.role == BufferRole::moments && kind.matrix_elements > 0) value.unit = 0;
+  if (!parameters) value.state = state_of(own);
+  if (own.role == BufferRole::moments && own.moment < 0) value.unit = 0;
   const View whole = {.buffer = id, .elements = own.elements};
   const Share share{kind.cut, padded(own.owner) / layout_.shards(own.owner)};
   Content content;

@@ -53,10 +53,6 @@ class Follower {
     return layout_.flat[to_index(group)].padded();
   }
 
-  /// States of no bytes, as SGD has them without momentum, never move.
-  [[nodiscard]] bool nothing(const View& view) const {
-    return view.elements == 0 || buffer(view.buffer).width == 0;
-  }
   /// Where an inner or outer group is all of the shard axis, that.
   [[nodiscard]] CommAxis plain(CommAxis axis) const;
   [[nodiscard]] View plain(View view) const {

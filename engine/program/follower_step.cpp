@@ -265,11 +265,13 @@ void Follower::follow(const work::Update& update) {
     value.version = 1;
     write(view, std::move(value), /*in_place=*/true);
   };
+  int next = layout_.widths.master > 0 ? kMaster : 0;  // then the moments in their order
   for (const View& view : update.states) {
-    if (nothing(view)) continue;
     const auto value = read_one(view);
     if (!value) return;
     if (value->kind != Kind::state) return problem("changes {}", kind_name(value->kind));
+    if (value->state != kAverage && value->state != next++)
+      return problem("takes states in another order");
     change(view, *value);
   }
   if (layout_.widths.parameters_are_states()) {

@@ -19,10 +19,6 @@ void Follower::follow(const work::Zero& zero) {
 }
 
 void Follower::follow(const work::Move& move) {
-  if (nothing(move.from) && nothing(move.to) &&
-      (buffer(move.from.buffer).role == BufferRole::moments ||
-       buffer(move.to.buffer).role == BufferRole::moments))
-    return;
   const std::vector<Part> parts = read(move.from);
   if (parts.empty()) return;
   belongs(parts.front().value);

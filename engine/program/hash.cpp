@@ -97,8 +97,8 @@ std::string text_of(const Action& action) {
 }
 
 std::string text_of(const Buffer& buffer) {
-  return fmt::format("{} {} {} {} {}{}\n", role_name(buffer.role), buffer.owner, buffer.elements,
-                     buffer.width, static_cast<int>(buffer.place),
+  return fmt::format("{} {} {} {} {} {}{}\n", role_name(buffer.role), buffer.owner, buffer.elements,
+                     buffer.width, static_cast<int>(buffer.place), buffer.moment,
                      buffer.transient ? " transient" : "");
 }
 

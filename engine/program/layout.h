@@ -81,6 +81,7 @@ struct StateWidths {
   int gradient = 4;     ///< accumulated gradient: 4, or 2 of matrices
   int master = 4;       ///< 0: the parameters are the master; 2: its upper half, this the lower
   int moments = 8;      ///< all optimizer moments together
+  int moment = 4;       ///< one of them
   int average = 0;      ///< average of the weights (EMA); 0: there is none
   int reduce_wire = 4;  ///< gradient on the wire
   /// An update reads the parameters, too: they are the master weights, or half of them.

@@ -307,25 +307,25 @@ Bytes block_state_bytes(int block, const Layout& layout, const ModelCost& cost) 
   return cost.blocks.at(to_index(block)).state_bytes * (layout.widths.average > 0 ? 2 : 1);
 }
 
-Buffer moments_of(int group, const Layout& layout) {
+std::vector<Buffer> moments_of(int group, const Layout& layout) {
   const auto g = static_cast<std::size_t>(group);
   const FlatGroup& flat = layout.flat[g];
+  const StateWidths& widths = layout.widths;
   const std::int64_t own = layout.gathered(group) ? flat.shard_size() : flat.padded();
   const std::int64_t matrices = layout.groups[g].matrix_elements;
-  if (matrices == 0) {
-    return {.role = BufferRole::moments,
-            .owner = group,
-            .elements = own,
-            .width = layout.widths.moments,
-            .place = layout.groups[g].state_place};
+  Buffer buffer{.role = BufferRole::moments, .owner = group, .place = layout.groups[g].state_place};
+  if (matrices > 0) {
+    // Matrices stand in front, so the last shard holds the fewest of them.
+    const std::int64_t others = std::min(own, flat.padded() - matrices);
+    buffer.elements = others * widths.moments + (own - others) * layout.matrix_rule.moments;
+    return {buffer};
   }
-  // Matrices stand in front, so the last shard holds the fewest of them.
-  const std::int64_t others = std::min(own, flat.padded() - matrices);
-  return {.role = BufferRole::moments,
-          .owner = group,
-          .elements = others * layout.widths.moments + (own - others) * layout.matrix_rule.moments,
-          .width = 1,
-          .place = layout.groups[g].state_place};
+  buffer.elements = own;
+  buffer.width = widths.moment;
+  std::vector<Buffer> moments;
+  for (buffer.moment = 0; (buffer.moment + 1) * widths.moment <= widths.moments; ++buffer.moment)
+    moments.push_back(buffer);
+  return moments;
 }
 
 namespace {

@@ -134,6 +134,7 @@ struct Buffer {
   /// to the action that fills it first, and freed when the list comes to the compute lane's first
   /// action that waits until it is empty (activation_memory.h).
   bool transient = false;
+  int moment = -1;  ///< of the optimizer's, which one a buffer of moments holds; -1: all
   [[nodiscard]] Bytes bytes() const { return elements * width; }
   bool operator==(const Buffer&) const = default;
 };
@@ -220,9 +221,9 @@ struct ProgramOptions {
   /// beside the next forward, in slots beside the others that take no more memory than the peak of
   /// activations. Such a step runs without CUDA graphs, as these keep the memory of activations.
   bool transient_slots = false;
-  /// Master weights of streamed parts, where they are as wide as the gradient, leave their slots
-  /// for its memory, and that for the host when all slots are empty: up to the gradient's next use.
-  bool park_master = false;
+  /// A state of streamed parts that is as wide as the gradient leaves its slot for the gradient's
+  /// memory, and that for the host when all slots are empty: up to the gradient's next use.
+  bool park_state = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
@@ -276,8 +277,9 @@ struct ProgramOptions {
 /// Bytes of untrained tensors of block `block` and of their averages.
 [[nodiscard]] Bytes block_state_bytes(int block, const Layout& layout, const ModelCost& cost);
 
-/// The moments of a trained group on the rank that holds most of them.
-[[nodiscard]] Buffer moments_of(int group, const Layout& layout);
+/// The moments of a trained group on the rank that holds most of them: a buffer each; one of all
+/// where those of matrices and of vectors differ in width.
+[[nodiscard]] std::vector<Buffer> moments_of(int group, const Layout& layout);
 
 /// The collectives inside a forward, recompute, backward or a part of one, and those inside the
 /// update of a group: of its matrices, where these are divided into shards.

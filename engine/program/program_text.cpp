@@ -46,8 +46,9 @@ class Words {
 
   [[nodiscard]] std::string buffer(int id) const {
     const Buffer& own = program_.buffers.at(to_index(id));
-    const std::string role = role_name(own.role);
+    std::string role = role_name(own.role);
     if (!owners_) return role;
+    if (own.moment >= 0) role += fmt::format(" {}", own.moment);
     if (own.owner >= 0)
       return fmt::format("{} of {}", role,
                          of_block(own.role) ? cost_.blocks.at(to_index(own.owner)).name

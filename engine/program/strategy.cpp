@@ -27,9 +27,11 @@ std::string divisors(int number) {
 }
 
 /// Per element.
+int moment_bytes(const Recipe& recipe) {
+  return recipe.precision.states == StateType::bf16 ? 2 : 4;
+}
 int moment_bytes(const Recipe& recipe, OptimizerName name) {
-  const int width = recipe.precision.states == StateType::bf16 ? 2 : 4;
-  return static_cast<int>(optimizer_row(name).moments.size()) * width;
+  return static_cast<int>(optimizer_row(name).moments.size()) * moment_bytes(recipe);
 }
 
 /// What the coordinates choose for their blocks, with the memory of the fullest. Outputs of
@@ -132,26 +134,74 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
   return line;
 }
 
-/// Puts what shortens steps with streamed states by a plan into `options`, and the programs into
-/// `line`, which holds those without. Not where the CPU updates some groups: link and CPU are
-/// balanced for a step without it (BLOOM-560m on one H200 took 202 ms with transient slots, planned
-/// 177, and 198 without).
-void shorten_streams(ProgramOptions& options, std::vector<Program>& line, const Layout& layout,
-                     const ModelCost& cost, const Machine& machine) {
-  constexpr double kGain = 1.01;
-  ProgramOptions tried = options;
+/// What is another where the CPU updates other offloaded states.
+struct Training {
+  Layout layout;
+  ProgramOptions options;
+  PlacementReport placement;
+  std::optional<RecomputeChoice> recompute = {};
+  std::vector<Program> line = {};
+  double step_s = 0;  ///< planned
+};
+
+/// A longer program is worth a hundredth of a step.
+bool shorter(double step_s, double than_s) { return 1.01 * step_s < than_s; }
+
+/// Puts what shortens steps with streamed states by a plan into `training`, whose program is made
+/// without it. Not where the CPU updates some groups: link and CPU are balanced for a step without
+/// it (BLOOM-560m on one H200 took 202 ms with transient slots, planned 177, and 198 without).
+void shorten_streams(Training& training, const ModelCost& cost, const Machine& machine) {
+  ProgramOptions tried = training.options;
   tried.transient_slots = true;
-  double best_s = longest_step(simulate(line, layout, cost, machine));
   for (const bool park : {false, true}) {
-    tried.park_master = park;
-    std::vector<Program> other =
-        make_line(layout, cost, [&](int c) { return training_program(layout, cost, tried, c); });
-    const double step_s = longest_step(simulate(other, layout, cost, machine));
-    if (kGain * step_s >= best_s) continue;
-    best_s = step_s;
-    options = tried;
-    line = std::move(other);
+    tried.park_state = park;
+    std::vector<Program> line = make_line(training.layout, cost, [&](int c) {
+      return training_program(training.layout, cost, tried, c);
+    });
+    const double step_s = longest_step(simulate(line, training.layout, cost, machine));
+    if (!shorter(step_s, training.step_s)) continue;
+    training.step_s = step_s;
+    training.options = tried;
+    training.line = std::move(line);
   }
+}
+
+/// The training step under a layout whose states are yet to be placed.
+Training make_training(const Recipe& recipe, Layout layout, const ModelCost& cost,
+                       ProgramOptions options, const Machine& machine) {
+  const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
+  Training training{
+      .layout = std::move(layout), .options = std::move(options), .placement = placement};
+  if (recipe.memory.recompute == Recompute::automatic) {
+    training.options.keep_hidden = has_hidden(cost);
+    training.recompute = choose_on_all(recipe, training.layout, cost, training.options, machine);
+    training.options.recompute = training.recompute->blocks;
+    training.options.keep_hidden = training.recompute->keep_hidden;
+  }
+  training.line = make_line(training.layout, cost, [&](int c) {
+    return training_program(training.layout, cost, training.options, c);
+  });
+  if (placement.offloaded == 0) return training;
+  training.step_s = longest_step(simulate(training.line, training.layout, cost, machine));
+  if (placement.streamed == placement.offloaded) shorten_streams(training, cost, machine);
+  return training;
+}
+
+/// Under `update: auto` the device updates what the CPU would where that step is shorter: only then
+/// states come and go beside backward and forward.
+Training best_training(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
+                       const ProgramOptions& options, const Machine& machine) {
+  Training shared = make_training(recipe, layout, cost, options, machine);
+  const OffloadConfig& offload = recipe.memory.offload;
+  const bool direct = access_of(offload.optimizer) == Access::direct &&
+                      access_of(offload.parameters) == Access::direct;
+  if (offload.update != OffloadUpdate::automatic || !direct || machine.shares_memory ||
+      shared.placement.streamed == shared.placement.offloaded)
+    return shared;
+  Recipe by_device = recipe;
+  by_device.memory.offload.update = OffloadUpdate::gpu;
+  Training streamed = make_training(by_device, layout, cost, options, machine);
+  return shorter(streamed.step_s, shared.step_s) ? std::move(streamed) : std::move(shared);
 }
 
 /// Memory of a lane of the JPEG units: with photographs of 500 x 375 pixels on an H200, 2026-11-26.
@@ -215,6 +265,7 @@ StateWidths state_widths(const Recipe& recipe) {
                 : split    ? 2
                            : 0,
       .moments = moment_bytes(recipe, row.others.value_or(row.name)),
+      .moment = moment_bytes(recipe),
       .average = recipe.ema.decay > 0 ? 4 : 0,
       .reduce_wire = recipe.precision.reduce == ReduceType::bf16 ? 2 : 4,
   };
@@ -321,35 +372,26 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
     set_stages(layout, cost, stages->cut.stages);
     options.schedule = stages->cut.visits;
   }
-  const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
-  std::optional<RecomputeChoice> choice;
-  if (recipe.memory.recompute == Recompute::automatic) {
-    options.keep_hidden = has_hidden(cost);
-    choice = choose_on_all(recipe, layout, cost, options, machine);
-    options.recompute = choice->blocks;
-    options.keep_hidden = choice->keep_hidden;
-  }
-  std::vector<Program> training =
-      make_line(layout, cost, [&](int c) { return training_program(layout, cost, options, c); });
-  if (placement.streamed > 0 && placement.streamed == placement.offloaded)
-    shorten_streams(options, training, layout, cost, machine);
+  Training training = best_training(recipe, layout, cost, options, machine);
+  layout = std::move(training.layout);
+  options = std::move(training.options);
   auto evaluation =
       make_line(layout, cost, [&](int c) { return evaluation_program(layout, cost, options, c); });
   auto gathering =
       make_line(layout, cost, [&](int c) { return gathering_program(layout, cost, c); });
   std::uint64_t combined = 0;
-  for (const auto* line : {&training, &evaluation, &gathering})
+  for (const auto* line : {&training.line, &evaluation, &gathering})
     combined = combined * 0x9E3779B97F4A7C15ULL + hash(*line, layout);
   const std::size_t own = to_index(mesh.coordinate(rank, Axis::pipeline));
   return {.mesh = mesh,
           .layout = std::move(layout),
           .batch = batch,
           .options = options,
-          .recompute = std::move(choice),
-          .placement = placement,
+          .recompute = std::move(training.recompute),
+          .placement = training.placement,
           .schedule = stages ? std::optional(stages->schedule) : std::nullopt,
-          .line = training,
-          .training = training[own],
+          .line = training.line,
+          .training = training.line[own],
           .evaluation = std::move(evaluation[own]),
           .gathering = std::move(gathering[own]),
           .hash = combined};

@@ -327,7 +327,7 @@ TEST_CASE("sums of gradients that ranks have in parts are gathered once, before 
     return problems(reordered_step(c, mutate), c);
   };
   CHECK(problems(without(program, gather), c) ==
-        "#23 update(block2): reads parts of several kinds or ages in buffer 9 (gradient)");
+        "#23 update(block2): reads parts of several kinds or ages in buffer 11 (gradient)");
   CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(gather)].after.clear(); }) ==
         "#16 gather_sum(block2) does not wait for #15 reduce(block2), micro-batch 1");
   CHECK(changed([&](Program& p) { p.actions[static_cast<std::size_t>(norm)].after.clear(); }) ==
@@ -339,7 +339,7 @@ TEST_CASE("sums of gradients that ranks have in parts are gathered once, before 
           std::swap(reduce, gathered);
           reduce.after = gathered.after;
           gathered.after = {gather - 1};
-        }) == "#15 gather_sum(block2): writes buffer 9 (gradient) as it is");
+        }) == "#15 gather_sum(block2): writes buffer 11 (gradient) as it is");
   // To the layout it is one more way to the same sums.
   Case whole = c;
   whole.layout.peer_ranks = 1;
@@ -356,7 +356,7 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
   CHECK(problems(without(program, reduce), c) ==
-        "#12 clear(block0), micro-batch 0: writes over buffer 14 (whole gradient), which is not "
+        "#12 clear(block0), micro-batch 0: writes over buffer 17 (whole gradient), which is not "
         "freed");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
         "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");

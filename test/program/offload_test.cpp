@@ -113,7 +113,7 @@ void for_each_transient_case(const std::function<void(const Case&)>& visit) {
                                                   .prefetch = 1,
                                                   .recompute = test::recomputed(recompute),
                                                   .transient_slots = true,
-                                                  .park_master = park}),
+                                                  .park_state = park}),
                                  {.states = Place::pinned,
                                   .parameters = parameters ? Place::pinned : Place::device,
                                   .inputs = recompute ? Place::pinned : Place::device,
@@ -137,11 +137,11 @@ TEST_CASE("transient slots lie where activations leave room", "[program][propert
     test::require_sound(c);
     const Program program = training_program(c.layout, c.cost, c.options);
     ProgramOptions plain = c.options;
-    plain.transient_slots = plain.park_master = false;
+    plain.transient_slots = plain.park_state = false;
     const Program without = training_program(c.layout, c.cost, plain);
     CHECK(peak_memory(program).total() == peak_memory(without).total());
-    const bool parks = c.options.park_master &&
-                       c.layout.groups.front().gradients == c.layout.groups.front().states;
+    const bool parks =
+        c.options.park_state && c.layout.groups.front().gradients == c.layout.groups.front().states;
     const auto evictions = [](const Program& of) {
       return test::indices(of, ActionKind::evict_states).size();
     };

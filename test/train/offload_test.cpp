@@ -175,10 +175,15 @@ class SlowLink {
 TEST_CASE("states in transient slots and in the gradients' memory change no bit", "[train]") {
   const int ranks = GENERATE(1, 2);
   const bool parameters = GENERATE(false, true);
-  const char* states = GENERATE("fp32", "fp32_split");
+  // Of each the second moment is as wide as the gradient.
+  const auto [states, gradients] = GENERATE(table<const char*, const char*>(
+      {{"fp32", "fp32"}, {"fp32_split", "fp32"}, {"bf16", "bf16"}}));
   CAPTURE(ranks, parameters, states);
-  std::vector<std::string> base = {"precision.compute=bf16", "batch.micro=24",
+  std::vector<std::string> base = {"precision.compute=bf16",
+                                   "batch.micro=24",
                                    fmt::format("precision.states={}", states),
+                                   fmt::format("precision.gradients={}", gradients),
+                                   fmt::format("precision.reduce={}", gradients),
                                    fmt::format("parallel.zero.stage={}", ranks == 1 ? 0 : 3)};
   std::vector<std::string> way = {offload("optimizer", "pinned"), "memory.offload.update=gpu"};
   if (parameters) way.push_back(offload("parameters", "pinned"));
@@ -188,7 +193,8 @@ TEST_CASE("states in transient slots and in the gradients' memory change no bit"
       ranks, [&](int) { return offload_recipe(joined(base, way)); },
       [&](int, Session& session) {
         CHECK(session.strategy().options.transient_slots);
-        CHECK(session.strategy().options.park_master == (std::string(states) == "fp32"));
+        // With bf16 moments so little leaves that it does not pay everywhere.
+        CHECK((session.strategy().options.park_state || std::string(states) == "bf16"));
         CHECK(transient_slots(session.strategy().training).size() > 4);
       },
       "CPU");

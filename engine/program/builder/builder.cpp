@@ -70,9 +70,11 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
     if (!kind.trainable) continue;
     resting.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient, Place::device);
     if (widths.master > 0)
-      resting.master = add(BufferRole::master, kind.states, widths.master, kind.state_place);
-    writer.program.buffers.push_back(moments_of(g, writer.layout));
-    resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
+      resting.states = {add(BufferRole::master, kind.states, widths.master, kind.state_place)};
+    for (const Buffer& moments : moments_of(g, writer.layout)) {
+      resting.states.push_back(static_cast<int>(writer.program.buffers.size()));
+      writer.program.buffers.push_back(moments);
+    }
     if (widths.average > 0)
       resting.average = add(BufferRole::average, kind.states, widths.average, Place::device);
   }

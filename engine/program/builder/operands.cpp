@@ -72,7 +72,6 @@ class Views {
   /// What of a group's states goes through a slot, and where it rests.
   struct Travelling {
     View rest, in_slot;
-    bool parameters = false, master = false;
   };
   [[nodiscard]] std::vector<Travelling> in_state_slot(int slot) const;
   [[nodiscard]] View in_slot(int slot, Bytes begin, int width) const {
@@ -270,18 +269,14 @@ void Views::norm() {
 std::vector<Views::Travelling> Views::in_state_slot(int slot) const {
   std::vector<Travelling> all;
   Bytes begin = 0;
-  const auto travels = [&](const View& rest, int width) -> Travelling& {
+  const auto travels = [&](const View& rest) {
+    const int width = writer_.program.buffers[to_index(rest.buffer)].width;
     all.push_back({.rest = rest, .in_slot = in_slot(slot, begin, width)});
     begin += part().size() * width;
-    return all.back();
   };
-  if (kind().state_place != Place::device) {
-    if (resting().master >= 0)
-      travels(state(resting().master), layout_.widths.master).master = true;
-    travels(state(resting().moments), layout_.widths.moments);
-  }
-  if (kind().parameter_place != Place::device)
-    travels(own_parameters(part()), layout_.widths.compute).parameters = true;
+  if (kind().state_place != Place::device)
+    for (const int id : resting().states) travels(state(id));
+  if (kind().parameter_place != Place::device) travels(own_parameters(part()));
   return all;
 }
 
@@ -293,15 +288,16 @@ void Views::update() {
                       .parameters = own_parameters(part()),
                       .inside = update_collectives(group(), layout_)};
   const int slot = find(action_.writes, state_slot);
-  const bool parks = slot >= 0 && find(action_.writes, gradient) >= 0;
+  const int parks =
+      slot >= 0 && find(action_.writes, gradient) >= 0 ? writer_.parked_state(group()) : -1;
   std::optional<work::Move> parked;
   if (slot >= 0) {
     for (const Travelling& one : in_state_slot(slot)) {
-      if (one.parameters)
+      if (one.rest.buffer == resting().parameters)
         update.parameters = one.in_slot;
       else
         update.states.push_back(one.in_slot);
-      if (parks && one.master) parked = {.from = one.in_slot, .to = update.gradient};
+      if (one.rest.buffer == parks) parked = {.from = one.in_slot, .to = update.gradient};
     }
   }
   if (kind().update_method == UpdateMethod::host) {
@@ -310,12 +306,12 @@ void Views::update() {
     if (out >= 0) update.parameters = parameters_in_slot(out);
   }
   if (slot < 0 || kind().state_place == Place::device) {
-    const Buffer& moments = writer_.program.buffers[to_index(resting().moments)];
-    if (resting().master >= 0) update.states.push_back(state(resting().master));
-    // Those of matrices and of vectors have widths of their own.
-    update.states.push_back(kind().matrix_elements > 0
-                                ? View{.buffer = resting().moments, .elements = moments.elements}
-                                : state(resting().moments));
+    for (const int id : resting().states) {
+      const Buffer& rests = writer_.program.buffers[to_index(id)];
+      // Moments of matrices and of vectors have widths of their own, and are one buffer.
+      const bool bytes = rests.role == moments && rests.moment < 0;
+      update.states.push_back(bytes ? View{.buffer = id, .elements = rests.elements} : state(id));
+    }
   }
   if (resting().average >= 0) update.states.push_back(state(resting().average));
   add(std::move(update));
@@ -348,16 +344,17 @@ void Views::move_states() {
   }
   const int slot = find(fetch ? action_.writes : action_.reads, state_slot);
   if (slot < 0) {
-    add(work::Move{.from = own_gradient(group(), part()), .to = state(resting().master)});
+    add(work::Move{.from = own_gradient(group(), part()), .to = state(action_.writes.front())});
     return;
   }
-  const bool all = find(action_.writes, master) >= 0;
+  // Parameters that are no states only leave, and a parked state stays.
+  const std::vector<int>& moved = fetch ? action_.reads : action_.writes;
   for (const Travelling& one : in_state_slot(slot)) {
-    if (!fetch && one.master && !all) continue;  // it is parked
-    if (!fetch)
-      add(work::Move{.from = one.in_slot, .to = one.rest});
-    else if (!one.parameters || layout_.widths.parameters_are_states())  // else they only leave
+    if (std::ranges::find(moved, one.rest.buffer) == moved.end()) continue;
+    if (fetch)
       add(work::Move{.from = one.rest, .to = one.in_slot});
+    else
+      add(work::Move{.from = one.in_slot, .to = one.rest});
   }
 }
 

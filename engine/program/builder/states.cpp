@@ -138,14 +138,6 @@ std::pair<int, std::optional<int>> States::take(Ring& ring) const {
   return {slot, freed == ring.freed_by.end() ? std::nullopt : std::optional(freed->second)};
 }
 
-std::vector<int> States::resting_states(int group) const {
-  const Resting& resting = writer_.resting[to_index(group)];
-  std::vector<int> ids;
-  if (resting.master >= 0) ids.push_back(resting.master);
-  ids.push_back(resting.moments);
-  return ids;
-}
-
 int States::add(ActionKind kind, Lane lane, int group, int part, Action action) {
   action.lane = lane;
   action.group = group;
@@ -166,7 +158,7 @@ void States::update_whole(int group) {
                 .workspace = kind.matrix_workspace,
                 .flops = kind.matrix_flops};
   wait_for_sum(group, update);
-  for (const int id : resting_states(group)) update.writes.push_back(id);
+  update.writes.insert(update.writes.end(), resting.states.begin(), resting.states.end());
   if (resting.average >= 0) update.writes.push_back(resting.average);
   committed_[to_index(group)] = writer_.add(ActionKind::update, std::move(update));
 }
@@ -176,7 +168,7 @@ void States::fetch_next(int behind) {
   const Resting& resting = writer_.resting[to_index(group)];
   const GroupLayout& kind = writer_.layout.groups[to_index(group)];
   std::vector<int> reads, after;
-  if (kind.state_place != Place::device) reads = resting_states(group);
+  if (kind.state_place != Place::device) reads = resting.states;
   if (kind.parameter_place != Place::device && writer_.layout.widths.parameters_are_states())
     reads.push_back(resting.parameters);
   const auto [slot, freed] = take(device_);
@@ -200,34 +192,45 @@ void States::stream(int group, int part, int norm) {
   if (under_way_.empty()) fetch_next(-1);
   const auto [slot, filled_after] = under_way_.front();
   under_way_.pop_front();
-  const bool parks = parks_master(group);
+  const int parked = writer_.parked_state(group);
   std::vector<int> evicted;
-  if (states_travel) evicted = parks ? std::vector{resting.moments} : resting_states(group);
+  if (states_travel) {
+    evicted = resting.states;
+    std::erase(evicted, parked);
+  }
   if (parameters_travel) evicted.push_back(resting.parameters);
   Action update{.writes = {slot}, .after = {norm}};
-  (parks ? update.writes : update.reads).push_back(resting.gradient);
+  (parked >= 0 ? update.writes : update.reads).push_back(resting.gradient);
   wait_for_sum(group, update);
   if (filled_after) update.after.push_back(*filled_after);
   if (!parameters_travel) update.writes.push_back(resting.parameters);
-  if (!states_travel) {
-    for (const int id : resting_states(group)) update.writes.push_back(id);
-  }
+  if (!states_travel)
+    update.writes.insert(update.writes.end(), resting.states.begin(), resting.states.end());
   const int updated = add(ActionKind::update, Lane::update, group, part, std::move(update));
   device_.filled_by.try_emplace(slot, updated);
   const int evict = add(ActionKind::evict_states, Lane::evict, group, part,
                         {.reads = {slot}, .writes = evicted, .frees = {slot}, .after = {updated}});
   device_.freed_by[slot] = evict;
   committed_[to_index(group)] = parameters_travel ? evict : updated;
-  if (parks) parked_.push_back({.part = {group, part}, .fetch = *filled_after, .update = updated});
+  if (parked >= 0)
+    parked_.push_back({.part = {group, part}, .fetch = *filled_after, .update = updated});
 }
 
-/// Their views of the group are the same, too: ranks that hold a whole gradient update a shard.
-bool States::parks_master(int group) const {
-  const GroupLayout& kind = writer_.layout.groups[to_index(group)];
-  const StateWidths& widths = writer_.layout.widths;
-  return writer_.options.park_master && kind.state_place != Place::device &&
-         writer_.resting[to_index(group)].master >= 0 && widths.master == widths.gradient &&
-         kind.gradients == kind.states;
+/// Views of the group are the same, too: ranks that hold a whole gradient update a shard.
+int Writer::parked_state(int group) const {
+  const GroupLayout& kind = layout.groups[to_index(group)];
+  const std::vector<int>& states = resting[to_index(group)].states;
+  if (!options.park_state || kind.update_method != UpdateMethod::streamed ||
+      kind.state_place == Place::device || kind.gradients != kind.states || states.size() < 2)
+    return -1;
+  const auto as_wide = [&](int id) {
+    const Buffer& state = program.buffers[to_index(id)];
+    // Halves of fp32 weights are as wide as bf16 gradients, but of another type.
+    return state.width == layout.widths.gradient &&
+           (state.role == BufferRole::moments || state.width == kFloatBytes);
+  };
+  const auto last = std::find_if(states.rbegin(), states.rend(), as_wide);
+  return last == states.rend() ? -1 : *last;
 }
 
 void States::evict_parked() {
@@ -242,9 +245,10 @@ void States::evict_parked() {
   std::ranges::stable_sort(parked_, {}, &Parked::used);
   for (Parked& own : parked_) {
     const Resting& resting = writer_.resting[to_index(own.part.group)];
-    own.evict =
-        add(ActionKind::evict_states, Lane::evict, own.part.group, own.part.part,
-            {.reads = {resting.gradient}, .writes = {resting.master}, .after = {own.update}});
+    own.evict = add(ActionKind::evict_states, Lane::evict, own.part.group, own.part.part,
+                    {.reads = {resting.gradient},
+                     .writes = {writer_.parked_state(own.part.group)},
+                     .after = {own.update}});
   }
 }
 
@@ -266,7 +270,7 @@ void States::update_on_host(int group, int part, int norm) {
   if (freed) evict.after.push_back(*freed);
   const int evicted = add(ActionKind::evict_states, Lane::host_out, group, part, std::move(evict));
   host_.filled_by.try_emplace(slot, evicted);
-  Action update{.writes = resting_states(group), .after = {evicted}};
+  Action update{.writes = resting.states, .after = {evicted}};
   if (parameters_travel) {
     update.writes.push_back(slot);
   } else {

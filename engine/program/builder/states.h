@@ -64,7 +64,6 @@ class States {
   /// The next part of streamed_, after `behind` as well where it is an action.
   void fetch_next(int behind);
   void return_transient_slots();
-  [[nodiscard]] bool parks_master(int group) const;
   /// After all slots are empty, in the order in which the next run needs the gradients.
   void evict_parked();
   /// Lets those wait for it that come next in the run after.
@@ -76,7 +75,6 @@ class States {
   void update_whole(int group);
   void stream(int group, int part, int norm);
   void update_on_host(int group, int part, int norm);
-  [[nodiscard]] std::vector<int> resting_states(int group) const;
   int add(ActionKind kind, Lane lane, int group, int part, Action action);
 
   Writer& writer_;

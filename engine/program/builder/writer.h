@@ -17,8 +17,7 @@ namespace dstrain::builder {
 struct Resting {
   int parameters = -1;
   int gradient = -1;
-  int master = -1;
-  int moments = -1;
+  std::vector<int> states = {};  ///< that updates change: master weights, and moments
   int average = -1;
 };
 
@@ -81,6 +80,9 @@ struct Writer {
     }
     return last_forward;
   }
+  /// The state of streamed parts that waits in the gradient's memory (ProgramOptions::park_state):
+  /// the last one as wide as that, where others leave their slots before it; -1: none.
+  [[nodiscard]] int parked_state(int group) const;
   /// The block reads what another rank sends, which stays until all of its backward has run.
   [[nodiscard]] bool receives_input(int block) const { return block > 0 && !own.local(block - 1); }
   [[nodiscard]] bool recomputed(int block) const {

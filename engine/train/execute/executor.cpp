@@ -78,7 +78,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       sums_(step_sum_elements(all_states(model)), num_figures(), options.device),
       running_states_(all_states(model), sums_.running()),
       transient_slots_(transient_slots(strategy.training)),
-      parks_master_(strategy.options.park_master) {
+      parks_state_(strategy.options.park_state) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = !computes(static_cast<Lane>(name));

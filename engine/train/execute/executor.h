@@ -249,7 +249,7 @@ class Executor {
   StepSums sums_;
   RunningStates running_states_;
   const std::vector<TransientSlot> transient_slots_;  ///< of the training program
-  bool parks_master_ = false;  ///< in the gradients' memory (ProgramOptions::park_master)
+  bool parks_state_ = false;  ///< in the gradients' memory (ProgramOptions::park_state)
   BlockContext context_;
   Peers peers_beside_;               ///< on Lane::compute_beside
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare

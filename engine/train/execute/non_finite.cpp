@@ -95,7 +95,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
   };
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     consider(site_in_group(states_, cost_, g, states_.load_parameters(g), Where::parameter));
-    if (states_.trainable(g) && !parks_master_)
+    if (states_.trainable(g) && !parks_state_)
       consider(site_in_group(states_, cost_, g, states_.own_gradient(g), Where::gradient));
   }
   // Every rank goes through all micro-batches, whatever it finds: others wait for its gathers.

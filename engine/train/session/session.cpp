@@ -483,9 +483,9 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
     case Where::nowhere:
       text +=
           !std::isfinite(outcome.loss) ? "computed again, all values are finite"
-          : strategy_->options.park_master
+          : strategy_->options.park_state
               ? "the forward pass is finite; which gradient is not cannot be told, as offloaded "
-                "master weights have taken the gradients' memory"
+                "states have taken the gradients' memory"
               : "every value is finite; the gradients are too large for their norm";
       break;
   }

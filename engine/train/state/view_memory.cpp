@@ -70,6 +70,7 @@ std::vector<Memory> ViewMemory::of(const View& view, const Buffers& buffers) con
     case BufferRole::moments: {
       std::vector<Memory> moments;
       for (int m = 0; m < states_.num_moments(); ++m) {
+        if (buffer.moment >= 0 && m != buffer.moment) continue;
         const StateStore::Resting moment = states_.moment_at_rest(group, m);
         moments.push_back(at_rest(*moment.memory, group, moved(range, moment.begin)));
       }
@@ -122,7 +123,6 @@ UpdateMemory ViewMemory::operands(const work::Update& update, const Buffers& buf
       views, [&](const View& view) { return dstrain::at_rest(buffer_of(view).role); });
   DSTRAIN_CHECK(rests != views.end(), "an update of which nothing rests");
   found.part = {rests->begin, rests->begin + rests->elements};
-  const std::int64_t count = found.part.size();
   const auto typed = [&](const Memory& memory, at::ScalarType type) -> Memory {
     return is_slot(memory) ? Memory{.tensor = memory.tensor.view(type)} : memory;
   };
@@ -137,17 +137,11 @@ UpdateMemory ViewMemory::operands(const work::Update& update, const Buffers& buf
       found.states.insert(found.states.end(), memories.begin(), memories.end());
       continue;
     }
-    std::vector<Memory> like;  // only the types and sizes count
-    const auto add = [&](const GroupMemory* memory) {
-      like.push_back({.tensor = {}, .state = memory, .group = group, .range = {0, count}});
-    };
-    if (master.memory != nullptr && found.states.empty()) {
-      add(master.memory);
-    } else {
-      for (int m = 0; m < states_.num_moments(); ++m) add(states_.moment_at_rest(group, m).memory);
-    }
-    const std::vector<Memory> parts = split_like(memories.front(), like);
-    found.states.insert(found.states.end(), parts.begin(), parts.end());
+    // Master weights come first, then the moments.
+    const auto index = static_cast<int>(found.states.size()) - int{master.memory != nullptr};
+    const GroupMemory* like =
+        index < 0 ? master.memory : states_.moment_at_rest(group, index).memory;
+    found.states.push_back(typed(memories.front(), like->dtype()));
   }
   const auto in_file = [](const Memory& memory) { return !memory.tensor.defined(); };
   found.in_file = in_file(found.parameters) || std::ranges::any_of(found.states, in_file);
