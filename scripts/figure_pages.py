@@ -98,7 +98,8 @@ the peer in the newest call that ran both, which may be older than the row: card
               Column("run", "case"), Column("rate", figure), Column("planned of measured, ms", planned), Column("GiB", GIB),
               Column("of the rate without", of_one_gpu), Column("host GiB", with_plan("host_gib", "planned_host_gib"))],
           on("H200"), (
-              "Qwen2.5-3B, states half pinned", "Qwen2.5-3B, states pinned", "Qwen2.5-3B, states pinned, weights in halves",
+              "Qwen2.5-3B, states pinned", "Qwen2.5-3B, states pinned, weights in halves",
+              "Qwen2.5-3B, bf16 states, moments pinned",
               "BLOOM-7b1, 4 x 2048 x 8, states pinned", "Qwen2.5-14B, bf16 states, moments pinned")),
     Table("States in host memory, two H200: BLOOM-560m, 16 x 512 tokens a GPU",
           "DeepSpeed 0.19.8 in another call. Aim: 0.8 of the rate without offload, 147.0k and 144.3k tok/s. Rates of one call differ from "

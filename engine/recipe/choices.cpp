@@ -117,7 +117,8 @@ constexpr Choice kPipelineSchedules[] = {
 
 constexpr Choice kOffloadUpdates[] = {
     choice(OffloadUpdate::automatic, "auto",
-           "pinned states by both at once, divided by their rates; others by the CPU"),
+           "pinned states by both at once, divided by their rates, or by the GPU where that is "
+           "planned shorter; others by the CPU"),
     choice(OffloadUpdate::gpu, "gpu",
            "states travel through the GPU, which updates them; pinned only"),
     choice(OffloadUpdate::cpu, "cpu",

@@ -172,6 +172,27 @@ TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property
   CHECK(check(s.training, s.layout, cost).empty());
 }
 
+TEST_CASE("the GPU updates what the CPU would where its states hide behind backward and forward",
+          "[strategy]") {
+  const ModelCost cost = test::vit_like_model();
+  Recipe r = recipe(0, 256, 256);
+  r.memory.offload.optimizer = Place::pinned;
+  Machine machine = h200();
+  // By rates the CPU takes a half. Beside a long step all states come and go without it.
+  machine.host_update_bytes_per_s = machine.host_duplex_bytes_per_s = 50e9;
+  const auto streamed = [&](double slower) {
+    Machine own = machine;
+    own.flops_per_s /= slower;
+    const Strategy s = make_strategy(r, cost, 1, own);
+    CHECK(s.placement.offloaded == s.placement.elements);
+    return static_cast<double>(s.placement.streamed) / static_cast<double>(s.placement.offloaded);
+  };
+  CHECK(streamed(1e-3) < 0.9);
+  CHECK(streamed(10) == 1);
+  r.memory.offload.optimizer = Place::pageable;  // which no GPU can copy by itself
+  CHECK(streamed(10) == 0);
+}
+
 TEST_CASE("Muon's matrices have one moment, and are gathered in the update where they are divided",
           "[strategy]") {
   const int stage = GENERATE(0, 1, 2, 3);

@@ -175,7 +175,7 @@ class SlowLink {
 TEST_CASE("states in transient slots and in the gradients' memory change no bit", "[train]") {
   const int ranks = GENERATE(1, 2);
   const bool parameters = GENERATE(false, true);
-  // Of each the second moment is as wide as the gradient.
+  // The second moment of each is as wide as the gradient.
   const auto [states, gradients] = GENERATE(table<const char*, const char*>(
       {{"fp32", "fp32"}, {"fp32_split", "fp32"}, {"bf16", "bf16"}}));
   CAPTURE(ranks, parameters, states);
