@@ -25,12 +25,15 @@ Graph::~Graph() = default;
 void Graph::capture(const Stream& stream, const std::function<void()>& work, const Graph* sharing) {
   state_ = std::make_unique<State>();
   const StreamScope scope(stream);
+  State* const other =
+      sharing != nullptr && sharing->captured_ ? sharing->state_.get() : nullptr;
+  // Each graph fills it again.
   state_->zeros =
-      at::empty({GraphZeros::kBytes}, at::TensorOptions(at::kByte).device(stream.device()));
+      other != nullptr
+          ? other->zeros
+          : at::empty({GraphZeros::kBytes}, at::TensorOptions(at::kByte).device(stream.device()));
   // Thread-local: loader threads and autograd's own go on calling the driver meanwhile.
-  state_->graph.capture_begin(sharing != nullptr && sharing->captured_
-                                  ? sharing->state_->graph.pool()
-                                  : at::cuda::MempoolId_t{0, 0},
+  state_->graph.capture_begin(other != nullptr ? other->graph.pool() : at::cuda::MempoolId_t{0, 0},
                               cudaStreamCaptureModeThreadLocal);
   const GraphZeros zeros(stream, state_->zeros);
   work();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -89,11 +90,16 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
   require_even_rows(model, shape.micro_batch);
   ModelCost cost;
   const GroupedParameters grouped = group_parameters(model);
+  std::map<const Parameter*, int> readers;  // blocks
+  for (const auto& block : model.blocks)
+    for (const Parameter* parameter : block->parameters()) ++readers[parameter];
   for (std::size_t g = 0; g < grouped.groups.size(); ++g) {
     GroupCost group;
     group.name = grouped.names[g];
     group.trainable = grouped.groups[g].front()->trainable;
     group.cut = grouped.groups[g].front()->cut;
+    group.of_one_reader = std::ranges::all_of(
+        grouped.groups[g], [&](const Parameter* parameter) { return readers.at(parameter) == 1; });
     for (const Parameter* parameter : grouped.groups[g]) {
       group.tensor_sizes.push_back(parameter->stored_elements(shape.compute_bytes));
       if (parameter->nf4) group.coded_away += parameter->numel() - group.tensor_sizes.back();

@@ -1,6 +1,7 @@
 #include "engine/program/activation_memory.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/base/index.h"
 #include "engine/program/lane_order.h"
@@ -16,24 +17,42 @@ bool is_activation(const Buffer& buffer) {
 
 bool names(const std::vector<int>& ids, int id) { return std::ranges::find(ids, id) != ids.end(); }
 
+/// Of the buffers in the list.
+Bytes activations_in(const std::vector<int>& ids, const Program& program) {
+  Bytes sum = 0;
+  for (const int id : ids) {
+    const Buffer& buffer = program.buffers[to_index(id)];
+    if (is_activation(buffer)) sum += buffer.bytes();
+  }
+  return sum;
+}
+
+Bytes sum_of_lane_peaks(const Program& program) {
+  struct Memory {
+    Bytes live = 0, peak = 0;
+  };
+  std::map<Lane, Memory> lanes;
+  for (const Action& action : program.actions) {
+    Memory& own = lanes[action.lane];
+    own.live += activations_in(action.writes, program);
+    own.peak = std::max(own.peak, own.live + action.workspace);
+    own.live -= activations_in(action.frees, program);
+  }
+  Bytes sum = 0;
+  for (const auto& [lane, own] : lanes) sum += own.peak;
+  return sum;
+}
+
 }  // namespace
 
 std::vector<Bytes> activation_memory(const Program& program) {
-  const auto bytes = [&](const std::vector<int>& ids) {
-    Bytes sum = 0;
-    for (const int id : ids) {
-      const Buffer& buffer = program.buffers[to_index(id)];
-      if (is_activation(buffer)) sum += buffer.bytes();
-    }
-    return sum;
-  };
   std::vector<Bytes> all;
   all.reserve(program.actions.size());
   Bytes live = 0;
   for (const Action& action : program.actions) {
-    live += bytes(action.writes);
+    live += activations_in(action.writes, program);
     all.push_back(live + action.workspace);
-    live -= bytes(action.frees);
+    live -= activations_in(action.frees, program);
   }
   return all;
 }
@@ -64,6 +83,7 @@ std::vector<TransientSlot> transient_slots(const Program& program) {
 }
 
 Bytes peak_activations(const Program& program) {
+  if (runs_two_at_once(program)) return sum_of_lane_peaks(program);
   const std::vector<Bytes> activations = activation_memory(program);
   // What the slots hold from each action on, as differences.
   std::vector<Bytes> slots(activations.size() + 1);

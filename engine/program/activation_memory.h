@@ -28,7 +28,8 @@ struct TransientSlot {
 /// In the order of buffers.
 [[nodiscard]] std::vector<TransientSlot> transient_slots(const Program& program);
 
-/// The largest sum of both.
+/// The largest sum of both. Where two micro-batches run at once, that of the largest of each lane:
+/// streams and graphs have memory of their own.
 [[nodiscard]] Bytes peak_activations(const Program& program);
 
 }  // namespace dstrain

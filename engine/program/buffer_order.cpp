@@ -33,6 +33,7 @@ class BufferOrder {
     /// The own share of an all-gather in its place, which stays as it is.
     std::optional<View> except = {};
     int action = -1;  ///< number in all runs
+    int adds = -1;    ///< the block whose backward adds to a gradient
   };
   [[nodiscard]] int count() const { return static_cast<int>(program_.actions.size()); }
   [[nodiscard]] const Action& action(int i) const {
@@ -48,6 +49,10 @@ class BufferOrder {
   [[nodiscard]] bool within(const View& a, const View& b) const;
   [[nodiscard]] bool touch(const Use& a, const Use& b) const;
   [[nodiscard]] bool within(const Use& a, const Use& b) const;
+  /// Blocks add to tensors of their own in one gradient, so that neither waits for the other.
+  [[nodiscard]] bool apart(const Use& a, const Use& b) const {
+    return a.adds >= 0 && b.adds >= 0 && a.adds != b.adds;
+  }
   void use(Use own);
   /// Adds what a piece of work uses.
   void add_uses(int i, const Work& work, std::vector<Use>& uses) const;
@@ -106,7 +111,8 @@ int BufferOrder::in_turn(int i, int id) const {
 void BufferOrder::use(Use own) {
   std::vector<Use>& uses = uses_[to_index(own.view.buffer)];
   for (const Use& other : uses) {
-    if (other.action == own.action || !(other.changes || own.changes) || !touch(other, own))
+    if (other.action == own.action || !(other.changes || own.changes) || !touch(other, own) ||
+        apart(other, own))
       continue;
     if (!order_.before(other.action, own.action)) missing_.insert(other.action);
   }
@@ -115,7 +121,7 @@ void BufferOrder::use(Use own) {
     const bool again = other.changes == own.changes && other.view == own.view &&
                        other.except == own.except &&
                        action(other.action).lane == action(own.action).lane;
-    return again || (own.changes && within(other, own));
+    return again || (own.changes && within(other, own) && !apart(other, own));
   });
   uses.push_back(std::move(own));
 }
@@ -132,6 +138,11 @@ void BufferOrder::add_uses(int i, const Work& work, std::vector<Use>& uses) cons
     if (exchange != nullptr && exchange->op == CommOp::all_gather &&
         exchange->from.buffer == exchange->to.buffer)
       own.except = exchange->from;
+    const auto* run = std::get_if<work::Run>(&work);
+    const Buffer& buffer = program_.buffers[to_index(view.buffer)];
+    if (run != nullptr && buffer.role == BufferRole::gradient &&
+        cost_.groups[to_index(buffer.owner)].of_one_reader)
+      own.adds = run->block;
     uses.push_back(std::move(own));
   }
 }

@@ -27,6 +27,9 @@ struct GroupCost {
   std::int64_t coded_away = 0;  ///< what matrices in 4 bits have more than those
   bool trainable = true;        ///< false: frozen weights, without gradient, master or moments
   Cut cut = Cut::none;          ///< of all its weights
+  /// One block alone reads each of its tensors, so that backwards of several blocks may add to its
+  /// gradient at once.
+  bool of_one_reader = false;
   /// The first tensors, which a rule of whole matrices updates: how many, and the shapes of
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;

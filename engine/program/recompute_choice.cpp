@@ -32,7 +32,7 @@ std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost,
 
 MemoryLimit memory_limit(const Recipe& recipe, const Program& program, const Layout& layout,
                          const ModelCost& cost, const Machine& machine) {
-  MemoryLimit limit{.fixed = product_memory(cost, machine) +
+  MemoryLimit limit{.fixed = product_memory(program, cost, machine) +
                              fixed_memory(program, layout, cost, machine)};
   if (recipe.memory.limit > 0) {
     limit.bytes = std::llround(std::ldexp(recipe.memory.limit, 30));

@@ -31,6 +31,7 @@ struct Demand {
     double seconds = 0;  ///< for which the resource alone would be kept wholly busy
   };
   double busy_s = 0;
+  double launches_s = 0;  ///< in busy_s: starts and ends of kernels, beside which others run
   double comm_s = 0;
   std::array<Use, kNumResources> uses{};
   std::size_t num_uses = 0;
@@ -46,6 +47,6 @@ struct Demand {
 /// fairness, Ghodsi et al. 2011, NSDI). `product_share`: of the processors, which a collective
 /// takes from the products beside it.
 void share_resources(std::span<const Demand* const> running, double product_share,
-                 std::span<double> speeds);
+                     std::span<double> speeds);
 
 }  // namespace dstrain

@@ -142,7 +142,8 @@ struct Simulation {
                                const Layout& layout);
 
 /// What it allocates beside the buffers of its program: Ledger::products.
-[[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);
+[[nodiscard]] Bytes product_memory(const Program& program, const ModelCost& cost,
+                                   const Machine& machine);
 
 /// Peak bytes of each category that one rank holds while the program runs; `products` and `fixed`
 /// are left 0.

@@ -225,7 +225,8 @@ void describe(BatchConfig& c, Visitor& v) {
   v.field(
       "concurrent", c.concurrent,
       {.text = "Micro-batches that run at once, each on a stream of its own: while one waits for "
-               "what tensor ranks exchange the other computes. 2 holds the activations of two.",
+               "what tensor ranks exchange, or has small kernels, the other computes. 2 holds the "
+               "activations of two.",
        .unit = "micro-batches",
        .min = 1,
        .max = 2});

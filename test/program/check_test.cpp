@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/program/lane_order.h"
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
 #include "test/program/soundness.h"
@@ -107,6 +108,46 @@ TEST_CASE("no wait of any program can be left out", "[program][property]") {
       removed += test::require_each_wait(program, c);
   });
   CHECK(removed > 10000);
+}
+
+TEST_CASE("blocks of one group run beside each other where none reads a tensor of another",
+          "[program][property]") {
+  std::size_t removed = 0;
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int shard : {1, 2}) {
+      for (const int micro_batches : {2, 3, 4}) {
+        for (const bool of_one_reader : {false, true}) {
+          CAPTURE(stage, shard, micro_batches, of_one_reader);
+          Case c{.layout = {}, .cost = test::small_model_cost(4), .options = {}};
+          c.cost.groups.resize(2);
+          c.cost.groups.front().tensor_sizes = {1000, 1500, 2000, 7, 7, 7};
+          for (int b = 0; b < 4; ++b) c.cost.blocks[static_cast<std::size_t>(b)].groups = {b / 3};
+          for (GroupCost& group : c.cost.groups) group.of_one_reader = of_one_reader;
+          c.layout = zero_layout(stage, Mesh(shard, {.shard = shard}), c.cost, {});
+          c.options = {.micro_batches = micro_batches, .two_at_once = true};
+          test::require_sound(c);
+          const Program program = training_program(c.layout, c.cost, c.options);
+          removed += test::require_each_wait(program, c);
+          const auto backward = [&](int block, int micro_batch) {
+            return static_cast<int>(std::ranges::find_if(program.actions,
+                                                         [&](const Action& action) {
+                                                           return action.kind ==
+                                                                      ActionKind::backward &&
+                                                                  action.block == block &&
+                                                                  action.micro_batch == micro_batch;
+                                                         }) -
+                                    program.actions.begin());
+          };
+          const LaneOrder order(program.actions, /*runs=*/1);
+          CHECK(order.before(backward(1, 0), backward(1, 1)));
+          // Under ZeRO-2 and 3 each micro-batch has a gradient of its own until it is reduced.
+          const bool apart = of_one_reader || (stage >= 2 && shard > 1);
+          CHECK(order.before(backward(2, 1), backward(1, 0)) == !apart);
+        }
+      }
+    }
+  }
+  CHECK(removed > 500);
 }
 
 TEST_CASE("no action but a recomputation can be left out or come twice", "[program][property]") {

@@ -117,7 +117,8 @@ class Builder {
 
   Writer& writer_;
   std::map<std::pair<ActionKind, int>, int> newest_;  ///< by kind and block, of all micro-batches
-  std::map<int, int> added_by_;  ///< by gradient buffer: the backward that added to it last
+  /// By gradient buffer whose tensors several blocks read: the backward that added to it last.
+  std::map<int, int> added_by_;
   Batches batches_;
   Parameters parameters_;
   Gradients gradients_;
@@ -176,7 +177,8 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   newest_[{kind, visit.block}] = index;
   if (kind == ActionKind::backward)
     for (const int group : writer_.groups_of(visit.block))
-      added_by_[gradients_.buffer(group, visit.micro_batch)] = index;
+      if (!writer_.cost.groups[to_index(group)].of_one_reader)
+        added_by_[gradients_.buffer(group, visit.micro_batch)] = index;
   parameters_.read_by(visit.block, index);
   // The batch is read until the last of these: labels by the head, images by a recomputed stem.
   batches_.read_by(visit.micro_batch, index);

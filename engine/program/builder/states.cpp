@@ -15,7 +15,8 @@ constexpr int kSlots = 3;
 
 SlotRoom slot_room(const Program& program) {
   const std::vector<int> slots = program.buffers_of(BufferRole::state_slot);
-  if (slots.empty()) return {};
+  // Two lanes have memory of their own, and none knows what the other holds.
+  if (slots.empty() || runs_two_at_once(program)) return {};
   const auto fetched = std::ranges::count(program.actions, Lane::fetch, &Action::lane);
   if (fetched != std::ranges::count(program.actions, Lane::update, &Action::lane)) return {};
   const std::vector<Bytes> memory = activation_memory(program);

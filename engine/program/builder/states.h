@@ -14,8 +14,8 @@ struct SlotRoom {
   std::vector<int> until;   ///< from the beginning of the list to the next of these actions
   std::vector<int> behind;  ///< from the end of the action to the end of the list
 };
-/// In `program`, of training without them; empty where it has no slot, or where some slots are
-/// filled by updates alone.
+/// In `program`, of training without them; empty where it has no slot, where some slots are filled
+/// by updates alone, and where two micro-batches run at once.
 [[nodiscard]] SlotRoom slot_room(const Program& program);
 
 /// Updates, and what travels for them where states or parameters rest on the host.
