@@ -58,14 +58,15 @@ the peer in the newest call that ran both, which may be older than the row: card
               "GPT-2 medium, 16 x 1024, bf16 states", "Gemma 2 2B, 2 x 4096, bf16 states", "Gemma 3 1B, 4 x 4096, bf16 states",
               "DINOv2-Base, 128 images, fp32 master")),
     Table("Convolutional networks on one H200",
-          "`dstrain bench step recipes/cnn/MODEL_random_ddp.yaml`, fp32 master weights; the peer is timm's model, compiled, channels last.",
+          "`dstrain bench step recipes/cnn/MODEL_random_ddp.yaml`, fp32 master weights; peer: timm's, compiled; of two at once: ours, one by one.",
           "images.tsv", [
               Column("run", "case"), Column("newest", day), Column("rate", figure), Column("bar", "limit"),
               Column("planned of measured, ms", planned, "planned_ms"), Column("GiB", GIB, "memory_gib"), Column("peer", peer_figure, "peer_ms"),
               Column("peer, GiB", "peer_gib", "peer_ms"), Column("ratio", ratio, "peer_ms")],
           on("H200"), (
               "MobileNetV2, 256 images", "EfficientNet-B0, 256 images", "ResNet-50, 256 images", "VGG-16, 128 images",
-              "MobileNetV3 large, 128 images", "ConvNeXt tiny (ZeRO-2 recipe), 64 images", "ensemble of the recipe, 32 images")),
+              "MobileNetV2, 2 x 32 images, two at once", "EfficientNet-B0, 2 x 256 images, two at once",
+              "ensemble of the recipe, 8 x 4 images, two at once")),
     Table("Qwen2.5-3B on two and four H200 by layout",
           "Micro-batches x samples of 1,024 tokens, 16,384 tokens a step and GPU, `precision.states: bf16`. One GPU takes 541.7 to 560.8 ms in "
           "4 x 4 and 531.3 in 1 x 16. Bars: tensor 2 at 0.92 of one GPU, tensor 4 at 0.82. Limits: the power of the cards, exchanges.",
