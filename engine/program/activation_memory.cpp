@@ -17,7 +17,7 @@ bool is_activation(const Buffer& buffer) {
 
 bool names(const std::vector<int>& ids, int id) { return std::ranges::find(ids, id) != ids.end(); }
 
-/// Of the buffers in the list.
+/// Bytes of the buffers in the list.
 Bytes activations_in(const std::vector<int>& ids, const Program& program) {
   Bytes sum = 0;
   for (const int id : ids) {
