@@ -6,19 +6,19 @@ namespace dstrain::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+/// A block makes the key first, which takes as long as a pack.
+constexpr int kPacksPerThread = 4;
 
-/// A thread has eight elements, which are two counters of Philox, unless rows stand elsewhere in a
-/// larger tensor and do not begin with a pack.
+/// Eight elements, which are two counters of Philox unless rows stand elsewhere in a larger tensor
+/// and do not begin with a pack. `lowest`: of the 24 bits that Philox::uniform takes, so that a
+/// smaller number is below the share.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
-  const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+__device__ __forceinline__ void drop_pack(const Dropout& a, std::uint64_t key, float factor,
+                                          std::uint32_t lowest, std::int64_t pack) {
   const std::int64_t first = pack * kPack;
-  // Read here, so that a recorded graph serves steps of other seeds.
-  __shared__ std::uint64_t key;
-  if (threadIdx.x == 0) key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
-  __syncthreads();
-  if (first >= a.count) return;
-  const float factor = 1.0f / (1.0f - a.share);
+  const bool whole = first + kPack <= a.count;
+  float x[kPack];
+  if (whole) load<T, kPack>(a.x, pack).unpack(x);
   float kept[kPack];
   if (a.in_packs(kPack)) {
     const std::int64_t counter = a.whole(first) / 4;
@@ -26,18 +26,16 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
     for (int half = 0; half < 2; ++half) {
       const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(counter + half));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
+      for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.word[i] >> 8 >= lowest ? factor : 0.0f;
     }
   } else {
     for (int i = 0; i < kPack && first + i < a.count; ++i) {
       const std::int64_t element = a.whole(first + i);
       const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(element / 4));
-      kept[i] = words.uniform(static_cast<int>(element % 4)) >= a.share ? factor : 0.0f;
+      kept[i] = words.word[element % 4] >> 8 >= lowest ? factor : 0.0f;
     }
   }
-  if (first + kPack <= a.count) {
-    float x[kPack];
-    load<T, kPack>(a.x, pack).unpack(x);
+  if (whole) {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) x[i] = kept[i] > 0 ? x[i] * kept[i] : 0.0f;
     store(a.y, pack, Pack<T>::of(x));
@@ -46,9 +44,25 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {  // the last pack is not whole
     if (first + i >= a.count) break;
-    const float x = to_float(static_cast<const T*>(a.x)[first + i]);
-    static_cast<T*>(a.y)[first + i] = from_float<T>(kept[i] > 0 ? x * kept[i] : 0.0f);
+    const float value = to_float(static_cast<const T*>(a.x)[first + i]);
+    static_cast<T*>(a.y)[first + i] = from_float<T>(kept[i] > 0 ? value * kept[i] : 0.0f);
   }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
+  // Read here, so that a recorded graph serves steps of other seeds.
+  __shared__ std::uint64_t key;
+  if (threadIdx.x == 0) key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
+  __syncthreads();
+  const std::uint64_t own_key = key;
+  const float factor = 1.0f / (1.0f - a.share);
+  const auto lowest = static_cast<std::uint32_t>(ceilf(a.share * 16777216.0f));
+  const std::int64_t packs = (a.count + kPack - 1) / kPack,
+                     step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       pack < packs; pack += step)
+    drop_pack<T>(a, own_key, factor, lowest, pack);
 }
 
 }  // namespace
@@ -57,7 +71,7 @@ void dropout(const Dropout& args, cudaStream_t stream) {
   if (args.count == 0) return;
   with_type(args.dtype, [&](auto zero) {
     dropout_kernel<decltype(zero)>
-        <<<blocks_for(args.count, kThreads * kPack), kThreads, 0, stream>>>(args);
+        <<<blocks_for(args.count, kThreads * kPack * kPacksPerThread), kThreads, 0, stream>>>(args);
   });
   check_launch("dropout");
 }
