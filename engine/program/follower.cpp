@@ -68,9 +68,9 @@ bool carried(const Buffer& buffer) {
 
 CommAxis Follower::plain(CommAxis axis) const {
   const bool all =
-      (axis == CommAxis::shard_inner && layout_.second_degree == layout_.shard_degree) ||
+      (axis == CommAxis::shard_inner && layout_.second_degree == layout_.degrees.shard) ||
       (axis == CommAxis::shard_outer && layout_.second_degree == 1);
-  return all ? CommAxis::shard : axis;
+  return all ? Axis::shard : axis;
 }
 
 Content Follower::resting(int id, int updates, bool behind) const {

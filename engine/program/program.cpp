@@ -370,7 +370,7 @@ namespace {
 /// Both ends of a link are one group.
 ChannelGroup link_group(const CommChannel& channel, const Layout& layout, const Mesh& mesh,
                         int rank) {
-  const std::vector<int> line = layout.ranks(CommAxis::pipeline, mesh, rank);
+  const std::vector<int> line = layout.ranks(Axis::pipeline, mesh, rank);
   const int own = mesh.coordinate(rank, Axis::pipeline), count = static_cast<int>(line.size());
   const bool sends = channel.lane == Lane::send_down || channel.lane == Lane::send_up;
   const bool down = channel.lane == Lane::send_down || channel.lane == Lane::receive_down;
@@ -388,7 +388,7 @@ std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channel
                                          const Layout& layout, const Mesh& mesh, int rank) {
   std::vector<ChannelGroup> groups;
   for (const CommChannel& channel : channels) {
-    if (channel.axis == CommAxis::pipeline) {
+    if (channel.axis == Axis::pipeline) {
       groups.push_back(link_group(channel, layout, mesh, rank));
       continue;
     }
@@ -401,7 +401,7 @@ std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channel
   // A rank that waits for the others of a group has opened all that stand before it.
   std::ranges::sort(groups, {}, [](const ChannelGroup& group) {
     const bool up = group.channel.lane == Lane::send_up || group.channel.lane == Lane::receive_up;
-    const bool link = group.channel.axis == CommAxis::pipeline;
+    const bool link = group.channel.axis == Axis::pipeline;
     const int place = link ? int{up} : static_cast<int>(group.channel.lane);
     return std::tuple(group.channel.axis, place, group.ranks);
   });

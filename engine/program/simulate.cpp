@@ -92,7 +92,7 @@ bool reach_each_other(const CommExtent& extent, const Machine& machine) {
 
 /// Whether these ranks exchange rows by copies.
 bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
-  return axis == CommAxis::tensor && reach_each_other(layout.extent(axis), machine);
+  return axis == Axis::tensor && reach_each_other(layout.extent(axis), machine);
 }
 
 /// Two slots of it are a part of the device's memory.
@@ -219,7 +219,7 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
     if (!copied(exchange, action)) continue;
     const Comm comm = comm_of(exchange);
     shown +=
-        (layout_.tensor_degree - 1) * machine_.copy_beside_batch_s +
+        (layout_.degrees.tensor - 1) * machine_.copy_beside_batch_s +
         static_cast<double>(link_bytes(comm, layout_)) / machine_.copy_beside_batch_bytes_per_s;
   }
   shown = std::min(shown, demand.comm_s);
@@ -253,8 +253,8 @@ double Simulator::hidden_s(const Action& action) const {
 /// ranks, or any beside transient slots.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
-  const bool eager = transient_slots_ || (layout_.tensor_degree > 1 &&
-                                          std::ranges::find(exchanges, CommAxis::tensor,
+  const bool eager = transient_slots_ || (layout_.degrees.tensor > 1 &&
+                                          std::ranges::find(exchanges, CommAxis(Axis::tensor),
                                                             &Exchange::axis) != exchanges.end());
   return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
 }
@@ -509,7 +509,7 @@ Bytes copied_bytes(const CommChannel& channel, const Program& program, const Lay
                    const ModelCost& cost) {
   if (!program.peer_copies) return 0;
   Bytes bytes = 0;
-  if (channel.axis == CommAxis::tensor && computes(channel.lane)) {
+  if (channel.axis == Axis::tensor && computes(channel.lane)) {
     for (const BlockCost& block : cost.blocks) {
       for (const Exchange& exchange : block.exchanges)
         if (exchange.axis == channel.axis) bytes = std::max(bytes, exchange.bytes);

@@ -269,7 +269,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // for a little.
   Case beside = c;
   for (Exchange& exchange : beside.cost.blocks[1].exchanges) {
-    if (exchange.axis == CommAxis::tensor)
+    if (exchange.axis == Axis::tensor)
       exchange.beside_flops = 0.25 * backward * machine.flops_per_s;
   }
   CHECK(play(beside, machine).exposed_comm_s == Approx(s.exposed_comm_s));
@@ -284,7 +284,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // Two slots of what they exchange at once.
   shown.options.peer_copies = beside.options.peer_copies = true;
   for (Exchange& exchange : shown.cost.blocks[1].exchanges)
-    if (exchange.axis == CommAxis::tensor) exchange.bytes /= 2;
+    if (exchange.axis == Axis::tensor) exchange.bytes /= 2;
   CHECK(play(beside, machine).ledger.fixed == play(shown, machine).ledger.fixed + 2 * 320);
   machine.ranks_per_node = 1;
   Machine apart = machine;
@@ -292,9 +292,9 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   CHECK(play(beside, machine).exposed_comm_s == Approx(play(beside, apart).exposed_comm_s));
 
   const auto opened = channels(program);
-  for (const CommAxis axis : {CommAxis::tensor, CommAxis::expert, CommAxis::batch})
+  for (const CommAxis axis : {CommAxis(Axis::tensor), CommAxis(Axis::expert), CommAxis::batch})
     CHECK(std::ranges::count(opened, CommChannel{axis, Lane::compute}) == 1);
-  CHECK(std::ranges::count(opened, CommChannel{CommAxis::sequence, Lane::compute}) == 0);
+  CHECK(std::ranges::count(opened, CommChannel{Axis::sequence, Lane::compute}) == 0);
 }
 
 TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
@@ -363,7 +363,7 @@ TEST_CASE("in an all-to-all each rank of a node sends to all ranks of other node
   const auto exposed = [](int ranks, Bytes bytes) {
     ModelCost cost = test::small_model_cost(1);
     cost.blocks[0].exchanges = {
-        {.op = CommOp::all_to_all, .axis = CommAxis::expert, .bytes = bytes, .width = 2}};
+        {.op = CommOp::all_to_all, .axis = Axis::expert, .bytes = bytes, .width = 2}};
     const Mesh mesh(ranks, {.expert = ranks});
     const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 1, .prefetch = 1}};
     return play(c, round_machine()).exposed_comm_s;
@@ -542,11 +542,8 @@ TEST_CASE("one of two micro-batches computes while the other one exchanges", "[p
   ModelCost cost = test::small_model_cost(4);
   for (BlockCost& block : cost.blocks) {
     for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward})
-      block.exchanges.push_back({.op = CommOp::all_gather,
-                                 .axis = CommAxis::tensor,
-                                 .bytes = 640,
-                                 .width = 2,
-                                 .pass = pass});
+      block.exchanges.push_back(
+          {.op = CommOp::all_gather, .axis = Axis::tensor, .bytes = 640, .width = 2, .pass = pass});
   }
   const Mesh mesh(2, {.tensor = 2});
   Case c = {zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 6, .prefetch = 1}};

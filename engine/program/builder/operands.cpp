@@ -372,7 +372,7 @@ void Views::transfer() {
   const bool to_next = action_.kind == send_down || action_.kind == receive_up;
   const int ranks = layout_.pipeline_degree();
   work::Exchange exchange{.op = sends ? CommOp::send : CommOp::receive,
-                          .axis = CommAxis::pipeline,
+                          .axis = Axis::pipeline,
                           .width = layout_.widths.compute,
                           .peer = (writer_.program.coordinate + (to_next ? 1 : ranks - 1)) % ranks};
   (sends ? exchange.from : exchange.to) =

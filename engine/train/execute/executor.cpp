@@ -86,7 +86,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
   for (auto& [channel, ranks] : communicators) {
-    if (channel.axis == CommAxis::pipeline && !options.device.is_cuda())
+    if (channel.axis == Axis::pipeline && !options.device.is_cuda())
       transfer_threads_.try_emplace(channel.lane, [&link = *ranks] { link.cancel(); });
   }
   allocate_buffers();

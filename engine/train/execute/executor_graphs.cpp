@@ -11,7 +11,8 @@ namespace dstrain {
 
 std::vector<CountingCommunicator*> Executor::exchanging_in_graphs(Lane lane) const {
   std::vector<CountingCommunicator*> list;
-  for (const CommAxis axis : {CommAxis::tensor, CommAxis::sequence}) {
+  for (const Axis axis : kAxes) {
+    if (!kAxesInBlocks.contains(axis)) continue;
     if (CountingCommunicator* ranks = communicators_.find({axis, lane})) list.push_back(ranks);
   }
   return list;

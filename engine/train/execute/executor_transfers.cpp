@@ -59,7 +59,7 @@ void Executor::transfer(Prepared& prepared, std::size_t i) {
   const Action& action = prepared.program->actions[i];
   const Comm& comm = action.comm.front();
   const bool sends = comm.op == CommOp::send;
-  Communicator& link = communicator({CommAxis::pipeline, action.lane});
+  Communicator& link = communicator({Axis::pipeline, action.lane});
   const int peer = 1 - link.rank();  // a link has two ranks
   Tensors tensors;
   if (sends) {

@@ -17,7 +17,7 @@ std::map<CommAxis, int> indices_along(const Communicators& communicators) {
   std::map<CommAxis, int> indices;
   for (const auto& [channel, ranks] : communicators) {
     // Links between stages have two ranks.
-    if (channel.axis != CommAxis::pipeline) indices[channel.axis] = ranks->rank();
+    if (channel.axis != Axis::pipeline) indices[channel.axis] = ranks->rank();
   }
   return indices;
 }

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxRecorded = 8192;
 /// the host would be too slow.
 bool exchanges_in_graph(const Action& action, bool two_at_once) {
   return std::ranges::all_of(action.comm, [&](const Comm& comm) {
-    return comm.axis == CommAxis::sequence || (comm.axis == CommAxis::tensor && two_at_once);
+    return comm.axis == Axis::sequence || (comm.axis == Axis::tensor && two_at_once);
   });
 }
 
