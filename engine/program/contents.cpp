@@ -25,6 +25,8 @@ const char* kind_name(Kind kind) {
       return "held tensors";
     case Kind::output_gradient:
       return "the gradient of an output";
+    case Kind::block_state:
+      return "untrained state";
   }
   return "?";
 }

@@ -173,7 +173,7 @@ void Follower::transfer(const work::Exchange& exchange) {
   const View& view = sends ? exchange.from : exchange.to;
   const int block = action().block, last = static_cast<int>(cost_.blocks.size()) - 1;
   if (block < 0 || block >= last) return problem("transfers no boundary");
-  const bool gradient = buffer(view.buffer).role == BufferRole::output_gradient;
+  const bool gradient = role_row(buffer(view.buffer).role).holds == Kind::output_gradient;
   const Value value = of_block(gradient ? Kind::output_gradient : Kind::output, block);
   // An output goes down the blocks, its gradient up.
   const int other = layout_.stages.rank_of(sends == gradient ? block : block + 1);

@@ -15,7 +15,7 @@ using Key = std::tuple<CommAxis, Lane, int, int>;
 Key key_of(const Action& action, const Comm& comm, int rank, int ranks) {
   if (comm.axis != Axis::pipeline) return {comm.axis, Lane::compute, 0, 0};
   const bool sends = comm.op == CommOp::send;
-  const bool down = action.kind == ActionKind::send_down || action.kind == ActionKind::receive_down;
+  const bool down = action.lane == Lane::send_down || action.lane == Lane::receive_down;
   const int above = (rank + ranks - 1) % ranks, below = (rank + 1) % ranks;
   const int sender = sends ? rank : down ? above : below;
   return {comm.axis, down ? Lane::send_down : Lane::send_up, sender, 0};

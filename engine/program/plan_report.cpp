@@ -155,7 +155,7 @@ std::string host_table(const PlanReport& plan, const Strategy& strategy) {
 int num_recomputed(const Strategy& strategy) {
   int blocks = 0;
   for (const Action& action : strategy.training.actions)
-    blocks += int{action.kind == ActionKind::recompute && action.micro_batch == 0};
+    blocks += int{pass_of(action.kind) == work::Pass::again && action.micro_batch == 0};
   return blocks;
 }
 

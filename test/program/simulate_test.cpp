@@ -104,9 +104,9 @@ TEST_CASE("each kernel of a block is bound by products, other arithmetic or memo
   const double own = 2 + 3 + 4 + 0.03 + 5 + 0.04;
   const double times = play(c, machine).compute_s;
   CHECK(times == Approx(others + own + moved).epsilon(1e-4));
-  const double forward = block_seconds(ActionKind::forward, 2, c.layout, c.cost, machine);
+  const double forward = block_seconds(work::Pass::forward, 2, c.layout, c.cost, machine);
   CHECK(forward == Approx(2 + 3 + 4 + 0.03));
-  const double backward = block_seconds(ActionKind::backward, 2, c.layout, c.cost, machine);
+  const double backward = block_seconds(work::Pass::backward, 2, c.layout, c.cost, machine);
   CHECK(backward == Approx(5 + 0.04));
 }
 
@@ -350,7 +350,7 @@ TEST_CASE("a transfer between stages takes one hop, over however many nodes the 
     std::vector<Program> line;
     for (int r = 0; r < 8; ++r) line.push_back(training_program(layout, cost, options, r));
     const Simulation s = simulate(line, layout, cost, machine).front();
-    const auto at = std::ranges::find(line[0].actions, ActionKind::send_down, &Action::kind) -
+    const auto at = std::ranges::find(line[0].actions, ActionKind::send, &Action::kind) -
                     line[0].actions.begin();
     return s.action_end_s[to_index(at)] - s.action_start_s[to_index(at)];
   };

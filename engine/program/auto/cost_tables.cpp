@@ -31,7 +31,7 @@ StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machi
   for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
     ChunkCost& block = costs.blocks[to_index(b)];
     if (block.weight == 0) continue;
-    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine, two_at_once);
+    block.input = block_seconds(work::Pass::backward, b, layout, cost, machine, two_at_once);
     block.weight = block.later = 0;
   }
   return costs;

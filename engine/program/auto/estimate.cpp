@@ -192,7 +192,7 @@ double Estimator::fit_memory(int rank, const Program& program, const Played& pla
   double stage_bytes = 0;
   for (const int b : blocks) {
     workspace =
-        std::max(workspace, workspace_of(ActionKind::backward, cost_.blocks[to_index(b)], true));
+        std::max(workspace, workspace_of(work::Pass::backward, cost_.blocks[to_index(b)], true));
     stage_bytes += costs_.blocks[to_index(b)].held;
   }
   const double held = choice_.concurrent * played.times.held[to_index(rank)];

@@ -125,7 +125,7 @@ bool Executor::has_head() const {
   const Communicator* tensor = evaluation_context_.peers.along(Axis::tensor);
   return (tensor == nullptr || tensor->rank() == 0) &&
          std::ranges::any_of(evaluation_.program->actions, [&](const Action& action) {
-           return action.kind == ActionKind::forward && action.block == head;
+           return pass_of(action.kind) == work::Pass::forward && action.block == head;
          });
 }
 
