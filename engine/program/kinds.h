@@ -97,8 +97,8 @@ struct KindRow {
   /// That it begins or goes on with; none of release and discard, which belong to the phase they
   /// stand in, and of what runs beside.
   std::optional<Phase> phase = {};
-  std::optional<Phase> serves =
-      {};  ///< of what runs beside: that it belongs to, wherever it stands
+  /// That an action which runs beside belongs to, wherever it stands.
+  std::optional<Phase> serves = {};
   const char* purpose = "norm and metrics";  ///< of its collectives
 };
 [[nodiscard]] const KindRow& kind_row(ActionKind kind);
