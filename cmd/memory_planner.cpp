@@ -7,6 +7,7 @@
 #include "cmd/planned_model.h"
 #include "cmd/recipe_plan.h"
 #include "engine/program/recompute_choice.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/phases.h"
 
 namespace dstrain {
@@ -18,8 +19,7 @@ MemoryPlanner::MemoryPlanner(std::string recipe, std::vector<std::string> overri
 }
 
 int MemoryPlanner::data_ranks() const {
-  const ParallelConfig& parallel = recipe_.parallel;
-  return ranks_ / (parallel.pipeline * parallel.tensor * parallel.sequence);
+  return static_cast<int>(ranks_ / ranks_per_sample(recipe_.parallel));
 }
 
 Recipe MemoryPlanner::recipe_with(const std::vector<std::string>& settings,

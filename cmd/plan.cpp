@@ -151,8 +151,8 @@ Command add_plan(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "plan", "Predict memory, bytes and time of one training step, without a GPU.");
   app->footer(
-      "With --auto: which layout of the ranks is fastest, of data, pipeline, tensor, sequence and "
-      "expert ranks, ZeRO stages and\n"
+      "With --auto: which layout of the ranks is fastest, of the axes of `parallel`, ZeRO stages "
+      "and\n"
       "micro-batches; batch.global stays as the recipe says. Rows by predicted time, then why the "
       "others are slower or do\n"
       "not fit.\n"

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -14,6 +17,7 @@
 #include "engine/base/output.h"
 #include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/load.h"
 
 namespace dstrain {
@@ -29,12 +33,14 @@ struct FitsOptions {
 
 /// The fewest ranks that have all axes of the recipe.
 int least_ranks(const ParallelConfig& parallel) {
-  int data = parallel.expert;
+  const Degrees given = given_degrees(parallel);
+  std::int64_t data = product(given, kDataAxes);
   if (parallel.zero.stage > 0) {
     for (const int divisor : {parallel.zero.shard, parallel.zero.second_shard})
-      data = std::lcm(data, divisor > 0 ? divisor : 1);
+      data = std::lcm(data, std::int64_t{std::max(divisor, 1)});
   }
-  return parallel.pipeline * parallel.sequence * parallel.tensor * data;
+  const std::int64_t others = ranks_per_sample(parallel), most = std::numeric_limits<int>::max();
+  return static_cast<int>(others > most / data ? most : others * data);
 }
 
 int check_fits(const FitsOptions& options) {

@@ -14,16 +14,11 @@ namespace {
 /// That the run's plan says; nothing where it says none.
 std::optional<Mesh> mesh_of(const report::RunData& run) {
   if (!run.plan.is_object() || !run.plan.contains("mesh")) return std::nullopt;
-  const auto degree = [&](const char* axis) {
-    const double value = report::number(run.plan["mesh"], axis);
-    return value >= 1 && value <= 1e6 ? static_cast<int>(value) : 1;
-  };
-  const Degrees degrees{.pipeline = degree("pipeline"),
-                        .data = degree("data"),
-                        .shard = degree("shard"),
-                        .expert = degree("expert"),
-                        .sequence = degree("sequence"),
-                        .tensor = degree("tensor")};
+  Degrees degrees;
+  for (const Axis axis : kAxes) {
+    const double value = report::number(run.plan["mesh"], axis_name(axis));
+    if (value >= 1 && value <= 1e6) degrees[axis] = static_cast<int>(value);
+  }
   const double world = report::number(run.plan, "world_size");
   if (!(world >= 1 && world <= 1e6)) return std::nullopt;
   try {

@@ -9,6 +9,8 @@
 #include "engine/bench/parallel_collectives.h"
 #include "engine/bench/parallel_plan.h"
 #include "engine/bench/parallel_ranks.h"
+#include "engine/mesh/mesh.h"
+#include "engine/recipe/axes.h"
 #include "engine/report/statistics.h"
 
 namespace dstrain::bench {
@@ -146,9 +148,13 @@ void add_layout(CaseResult& result) {
   if (!plan.is_object()) return;
   const json mesh = child(plan, "mesh");
   std::vector<std::string> axes;
-  for (const char* axis : {"pipeline", "tensor", "sequence", "expert", "shard", "data"}) {
-    if (number(mesh, axis) > 1) axes.push_back(fmt::format("{} {:.0f}", axis, number(mesh, axis)));
-  }
+  const auto add = [&](Axis axis) {
+    const double degree = number(mesh, axis_name(axis));
+    if (degree > 1) axes.push_back(fmt::format("{} {:.0f}", axis_name(axis), degree));
+  };
+  for (const AxisKey& key : kAxisKeys) add(key.axis);
+  add(Axis::shard);
+  add(Axis::data);
   result.layout = fmt::format("{}, ZeRO {:.0f}",
                               axes.empty() ? "1 rank" : fmt::format("{}", fmt::join(axes, " x ")),
                               number(plan, "zero_stage"));

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/families.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/text.h"
@@ -205,8 +206,7 @@ ShortForm read_short_form(const std::vector<std::string>& words,
   const int micro = count_of("BATCH", words[words.size() - 2], 1 << 20);
   const int epochs = count_of("EPOCHS", words.back(), 10'000'000);
   const Recipe recipe = load_recipe(form.recipe).recipe;
-  const ParallelConfig& parallel = recipe.parallel;
-  const int others = parallel.tensor * parallel.sequence * parallel.pipeline;
+  const std::int64_t others = ranks_per_sample(recipe.parallel);
   if (form.ranks % others != 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} cuts the model over {} ranks, which do not divide {}",

@@ -3,19 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdint>
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
 
 namespace dstrain {
 namespace {
-
-std::int64_t product(const Degrees& degrees) {
-  std::int64_t ranks = 1;
-  for (const Axis axis : kAxes) ranks *= degrees[axis];
-  return ranks;
-}
 
 std::string axes_above_one(const Degrees& degrees) {
   std::vector<std::string> parts;
@@ -39,7 +33,7 @@ void check_product(int world_size, const Degrees& degrees) {
                 fmt::format("the degree of axis {} is {}", axis_name(axis), degrees[axis]),
                 "use at least 1");
   }
-  const std::int64_t needed = product(degrees);
+  const std::int64_t needed = product(degrees, kAllAxes);
   if (needed == world_size) return;
   const std::int64_t others = needed / degrees.data;
   const std::string hint =
@@ -55,41 +49,14 @@ void check_product(int world_size, const Degrees& degrees) {
 
 }  // namespace
 
-const char* axis_name(Axis axis) {
-  using enum Axis;
-  switch (axis) {
-    case pipeline:
-      return "pipeline";
-    case data:
-      return "data";
-    case shard:
-      return "shard";
-    case expert:
-      return "expert";
-    case sequence:
-      return "sequence";
-    case tensor:
-      return "tensor";
+std::int64_t product(const Degrees& degrees, Axes axes) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t ranks = 1;
+  for (const Axis axis : kAxes) {
+    const std::int64_t degree = axes.contains(axis) ? std::max(degrees[axis], 1) : 1;
+    ranks = ranks > kMost / degree ? kMost : ranks * degree;
   }
-  return "?";
-}
-
-int Degrees::operator[](Axis axis) const {
-  switch (axis) {
-    case Axis::pipeline:
-      return pipeline;
-    case Axis::data:
-      return data;
-    case Axis::shard:
-      return shard;
-    case Axis::expert:
-      return expert;
-    case Axis::sequence:
-      return sequence;
-    case Axis::tensor:
-      return tensor;
-  }
-  return 1;
+  return ranks;
 }
 
 Mesh::Mesh(int world_size, const Degrees& degrees) : world_size_(world_size), degrees_(degrees) {
@@ -104,11 +71,7 @@ int Mesh::stride(Axis axis) const {
   return ranks;
 }
 
-int Mesh::degree(Axes axes) const {
-  int ranks = 1;
-  for (const Axis axis : kAxes) ranks *= axes.contains(axis) ? degrees_[axis] : 1;
-  return ranks;
-}
+int Mesh::degree(Axes axes) const { return static_cast<int>(product(degrees_, axes)); }
 
 int Mesh::coordinate(int rank, Axes axes) const {
   DSTRAIN_CHECK(rank >= 0 && rank < world_size_,

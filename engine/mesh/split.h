@@ -1,5 +1,7 @@
 #pragma once
 
+#include "engine/mesh/mesh.h"
+
 namespace dstrain {
 
 /// One of `count` equal parts.
@@ -30,7 +32,28 @@ struct Splits {
   }
 };
 
+/// Those of `rank`.
+[[nodiscard]] inline Splits splits_at(const Mesh& mesh, int rank) {
+  const auto part = [&](Axis axis) {
+    return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
+  };
+  return {
+      .tensor = part(Axis::tensor), .sequence = part(Axis::sequence), .expert = part(Axis::expert)};
+}
+
 /// The axis along which ranks hold different elements of a weight.
 enum class Cut { none, tensor, expert };
+/// The axes on which ranks that differ hold different elements of such weights.
+[[nodiscard]] constexpr Axes axes_of(Cut cut) {
+  switch (cut) {
+    case Cut::none:
+      return {};
+    case Cut::tensor:
+      return Axis::tensor;
+    case Cut::expert:
+      return {Axis::expert, Axis::tensor};
+  }
+  return {};
+}
 
 }  // namespace dstrain

@@ -79,7 +79,7 @@ at::Tensor LanguageHead::logits(const Tensors& input) {
 
 void LanguageHead::choose_next(const std::vector<Features>& input, const BlockContext& context) {
   const at::Tensor& next_tokens = context.next_tokens;
-  Communicator* ranks = context.peers.along(CommAxis::tensor);
+  Communicator* ranks = context.peers.along(Axis::tensor);
   const std::int64_t batch = next_tokens.size(0),
                      tokens = input[0].tensor.size(0) * shape_.tensor.count / batch;
   const LastTokens last = last_tokens(next_tokens, tokens, shape_.part);
@@ -90,7 +90,7 @@ void LanguageHead::choose_next(const std::vector<Features>& input, const BlockCo
                                                  : ops::collect_rows(all.tensor, rows, ranks)});
   LayerPass pass;
   const at::Tensor found = loss_.most_likely(normalize(pass, chosen).tensor, ranks);
-  next_tokens.copy_(agreed(found, last, context.peers.along(CommAxis::sequence)));
+  next_tokens.copy_(agreed(found, last, context.peers.along(Axis::sequence)));
 }
 
 std::vector<Features> LanguageHead::run(LayerPass& pass, const std::vector<Features>& input) {

@@ -33,7 +33,7 @@ struct Call {
   }
 
   /// The ranks that have the other parts of a cut module; null where none is cut.
-  [[nodiscard]] Communicator* tensor() const { return peers.along(CommAxis::tensor); }
+  [[nodiscard]] Communicator* tensor() const { return peers.along(Axis::tensor); }
 };
 
 }  // namespace dstrain

@@ -13,7 +13,7 @@ namespace dstrain {
 at::Tensor attend_over_ranks(const at::Tensor& qkv, const ops::AttentionShape& shape,
                              SequenceExchange exchange, const ops::Sequences& sequences,
                              const Call& call) {
-  Communicator* ranks = call.peers.along(CommAxis::sequence);
+  Communicator* ranks = call.peers.along(Axis::sequence);
   DSTRAIN_CHECK(ranks != nullptr, "attention over ranks without its communicator");
   if (exchange == SequenceExchange::gather)
     return ops::gathered_attention(qkv, shape, sequences, call.own, *ranks);
@@ -49,7 +49,7 @@ void add_sequence_exchanges(std::vector<Exchange>& list, const ops::AttentionSha
   if (ranks == 1) return;
   const auto add = [&list](CommOp op, std::int64_t elements, int width, ExchangePass pass) {
     list.push_back({.op = op,
-                    .axis = CommAxis::sequence,
+                    .axis = Axis::sequence,
                     .bytes = elements * width,
                     .width = width,
                     .pass = pass});

@@ -29,13 +29,13 @@ struct BesideFlops {
 inline void add_all_gather_rows(std::vector<Exchange>& list, Bytes bytes, int width,
                                 const BesideFlops& beside = {}) {
   list.push_back({.op = CommOp::all_gather,
-                  .axis = CommAxis::tensor,
+                  .axis = Axis::tensor,
                   .bytes = bytes,
                   .width = width,
                   .pass = ExchangePass::forward,
                   .beside_flops = beside.forward});
   list.push_back({.op = CommOp::reduce_scatter,
-                  .axis = CommAxis::tensor,
+                  .axis = Axis::tensor,
                   .bytes = bytes,
                   .width = width,
                   .pass = ExchangePass::backward,
@@ -46,14 +46,14 @@ inline void add_all_gather_rows(std::vector<Exchange>& list, Bytes bytes, int wi
 inline void add_reduce_scatter_rows(std::vector<Exchange>& list, Bytes bytes, int width,
                                     bool trained = true, const BesideFlops& beside = {}) {
   list.push_back({.op = CommOp::reduce_scatter,
-                  .axis = CommAxis::tensor,
+                  .axis = Axis::tensor,
                   .bytes = bytes,
                   .width = width,
                   .pass = ExchangePass::forward,
                   .beside_flops = beside.forward});
   if (!trained) return;
   list.push_back({.op = CommOp::all_gather,
-                  .axis = CommAxis::tensor,
+                  .axis = Axis::tensor,
                   .bytes = bytes,
                   .width = width,
                   .pass = ExchangePass::backward,

@@ -57,7 +57,7 @@ at::Tensor TokenLoss::loss(const at::Tensor& x_mD, const Batch& batch,
   const at::Tensor totals = context.totals.narrow(0, 0, kBalanceTotal);
   if (table_->cut == Cut::tensor)
     return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals,
-                                  *context.peers.along(CommAxis::tensor));
+                                  *context.peers.along(Axis::tensor));
   const std::int64_t rows = x_mD.size(0), first = options_.tensor.index * rows;
   return ops::linear_cross_entropy(
       x_mD, *table_, batch.labels.narrow(0, first, rows), batch.weights.narrow(0, first, rows),
@@ -98,7 +98,7 @@ void TokenLoss::add_exchanges(LayerCosts& costs, std::int64_t own_rows) const {
   const int ranks = options_.tensor.count, compute_bytes = costs.compute_bytes();
   const auto add = [&](CommOp op, Bytes bytes, int width, ExchangePass pass, Flops beside = 0) {
     costs.exchanges().push_back({.op = op,
-                                 .axis = CommAxis::tensor,
+                                 .axis = Axis::tensor,
                                  .bytes = bytes,
                                  .width = width,
                                  .pass = pass,

@@ -36,7 +36,7 @@ std::vector<Features> first_token(LayerPass& pass, const std::vector<Features>& 
   for (const ExchangePass way : {ExchangePass::forward, ExchangePass::backward}) {
     for (std::size_t term = 0; shared && term < input.size(); ++term)
       costs.exchanges().push_back({.op = CommOp::all_reduce,
-                                   .axis = CommAxis::tensor,
+                                   .axis = Axis::tensor,
                                    .bytes = token,
                                    .width = costs.compute_bytes(),
                                    .pass = way});

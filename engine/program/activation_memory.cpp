@@ -10,9 +10,7 @@ namespace dstrain {
 namespace {
 
 bool is_activation(const Buffer& buffer) {
-  return buffer.place == Place::device &&
-         (buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
-          buffer.role == BufferRole::output_gradient || buffer.role == BufferRole::held);
+  return buffer.place == Place::device && role_row(buffer.role).activation;
 }
 
 bool names(const std::vector<int>& ids, int id) { return std::ranges::find(ids, id) != ids.end(); }

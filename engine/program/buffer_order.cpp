@@ -22,7 +22,7 @@ class BufferOrder {
         cost_(cost),
         order_(order),
         problems_(problems),
-        batches_(program.buffers_of(BufferRole::batch)),
+        batches_(program.batches()),
         uses_(program.buffers.size()) {}
   void run();
 
@@ -203,7 +203,7 @@ void BufferOrder::run() {
 }  // namespace
 
 int buffer_runs(const Program& program) {
-  const auto batches = static_cast<int>(program.buffers_of(BufferRole::batch).size());
+  const auto batches = static_cast<int>(program.batches().size());
   return 1 + (batches + program.micro_batches - 1) / program.micro_batches;
 }
 

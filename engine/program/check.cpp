@@ -61,14 +61,8 @@ class Checker {
 
 void Checker::fields(int i) {
   const Action& a = actions_[to_index(i)];
-  using enum ActionKind;
-  const bool has_part = a.kind == fetch_states || a.kind == evict_states;
-  const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
-                         a.kind == reduce || a.kind == gather_sum || a.kind == update ||
-                         a.kind == fetch_parameters || has_part;
-  const bool has_block = runs_block(a.kind) || transfers(a.kind) || a.kind == discard ||
-                         a.kind == fetch_input || a.kind == evict_input;
-  const bool has_micro_batch = has_block || a.kind == load || a.kind == clear || a.kind == reduce;
+  const KindRow& kind = kind_row(a.kind);
+  const bool has_group = kind.subject == Subject::group, has_block = kind.subject == Subject::block;
   if (has_block ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
   } else if (runs_block(a.kind) && !own_.local(a.block)) {
@@ -77,27 +71,25 @@ void Checker::fields(int i) {
   if (has_group ? a.group < 0 || a.group >= num_groups() : a.group != kNone) {
     problem("{} names group {} of {}", name(i), a.group, num_groups());
   }
-  if (has_micro_batch ? a.micro_batch < 0 || a.micro_batch >= program_.micro_batches
-                      : a.micro_batch != kNone) {
+  if (kind.micro_batch ? a.micro_batch < 0 || a.micro_batch >= program_.micro_batches
+                       : a.micro_batch != kNone) {
     problem("{} names micro-batch {} of {}", name(i), a.micro_batch, program_.micro_batches);
   }
   if (!problems_.empty()) return;
-  const std::span<const Lane> lanes = lanes_of(a.kind);
+  const std::span<const Lane> lanes = kind.lanes;
   if (std::ranges::find(lanes, a.lane) == lanes.end())
     problem("{} runs on lane {}", name(i), lane_name(a.lane));
   const UpdateMethod method =
       has_group ? layout_.groups[to_index(a.group)].update_method : UpdateMethod::device;
-  const bool in_parts = has_part || (a.kind == update && method != UpdateMethod::device);
+  const bool updates = kind.phase == Phase::update;
+  const bool in_parts = kind.part && (!updates || method != UpdateMethod::device);
   if (in_parts ? a.part < 0 || a.part >= layout_.parts(a.group) : a.part != kNone)
     problem("{} names part {} of {}", name(i), a.part, has_group ? layout_.parts(a.group) : 0);
-  if (a.kind != update && !has_part) return;
+  if (!kind.part) return;
+  // The last lane is for states that the CPU updates, the one before for those that are streamed.
   const Lane lane = method == UpdateMethod::device ? Lane::compute
-                    : method == UpdateMethod::host ? (a.kind == update         ? Lane::host
-                                                      : a.kind == fetch_states ? Lane::host_in
-                                                                               : Lane::host_out)
-                    : a.kind == update             ? Lane::update
-                    : a.kind == fetch_states       ? Lane::fetch
-                                                   : Lane::evict;
+                    : method == UpdateMethod::host ? lanes.back()
+                                                   : lanes[lanes.size() - 2];
   if (a.lane != lane) problem("{} runs on lane {}", name(i), lane_name(a.lane));
 }
 
@@ -113,10 +105,10 @@ void Checker::operands(int i) {
   if (!same(a.writes, wanted.writes)) problem("{} writes other buffers than its work", name(i));
   if (a.comm != wanted.comm) problem("{} names other collectives than its work", name(i));
   Bytes workspace = 0;
-  if (runs_block(a.kind)) {
+  if (const auto pass = pass_of(a.kind)) {
     const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;
-    workspace = workspace_of(a.kind, cost_.blocks[to_index(a.block)], keeps, program_.keeps_hidden);
-  } else if (a.kind == ActionKind::update) {
+    workspace = workspace_of(*pass, cost_.blocks[to_index(a.block)], keeps, program_.keeps_hidden);
+  } else if (kind_row(a.kind).phase == Phase::update) {
     workspace = layout_.groups[to_index(a.group)].matrix_workspace;
   }
   if (a.workspace != workspace)
@@ -210,8 +202,9 @@ void Checker::block_order() {
   Indices forward(to_index(num_blocks())), backward = forward, weight = forward;
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& a = actions_[to_index(i)];
-    if (!runs_block(a.kind)) continue;
-    if (a.kind == ActionKind::recompute) {
+    const std::optional<work::Pass> pass = pass_of(a.kind);
+    if (!pass) continue;
+    if (*pass == work::Pass::again) {
       if (a.block + 1 == num_blocks() || !own_.local(a.block + 1)) continue;
       const std::vector<int>& next = backward[to_index(a.block) + 1];
       if (next.size() <= to_index(a.micro_batch))
@@ -220,10 +213,9 @@ void Checker::block_order() {
         must_precede(next[to_index(a.micro_batch)], i);
       continue;
     }
-    std::vector<int>& same =
-        (a.kind == ActionKind::forward           ? forward
-         : a.kind == ActionKind::backward_weight ? weight
-                                                 : backward)[to_index(a.block)];
+    std::vector<int>& same = (*pass == work::Pass::forward  ? forward
+                              : *pass == work::Pass::weight ? weight
+                                                            : backward)[to_index(a.block)];
     if (!same.empty()) {
       if (actions_[to_index(same.back())].micro_batch >= a.micro_batch)
         problem("{} comes after {}", name(i), name(same.back()));
@@ -235,13 +227,15 @@ void Checker::block_order() {
 
 /// Norm sums what blocks add up, and decides what updates do.
 void Checker::step_end() {
-  const auto norm = std::ranges::find(actions_, ActionKind::norm, &Action::kind);
+  const auto phase = [](const Action& action) { return kind_row(action.kind).phase; };
+  const auto norm = std::ranges::find_if(
+      actions_, [&](const Action& action) { return phase(action) == Phase::norm; });
   if (norm == actions_.end()) return;
   const auto index = static_cast<int>(norm - actions_.begin());
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const ActionKind kind = actions_[to_index(i)].kind;
-    if (runs_block(kind)) must_precede(i, index);
-    if (kind == ActionKind::update) must_precede(index, i);
+    const Action& action = actions_[to_index(i)];
+    if (runs_block(action.kind)) must_precede(i, index);
+    if (phase(action) == Phase::update) must_precede(index, i);
   }
 }
 

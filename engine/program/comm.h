@@ -19,11 +19,11 @@ class CommAxis {
     ends,   ///< the first and the last
   };
   constexpr CommAxis(Axes axes, Part part = Part::all) : axes_(axes), part_(part) {}
+  constexpr CommAxis(Axis axis) : axes_(axis) {}
 
-  /// One axis; all data axes (batch); all axes (world); parts of the shard axis; the two pipeline
-  /// coordinates that hold a tied group (ends).
-  static const CommAxis shard, data, batch, tensor, sequence, expert, pipeline, world, shard_inner,
-      shard_outer, ends;
+  /// All data axes (batch); all axes (world); parts of the shard axis; the two pipeline coordinates
+  /// that hold a tied group (ends).
+  static const CommAxis batch, world, shard_inner, shard_outer, ends;
 
   [[nodiscard]] constexpr Axes axes() const { return axes_; }
   [[nodiscard]] constexpr Part part() const { return part_; }
@@ -31,15 +31,9 @@ class CommAxis {
 
  private:
   Axes axes_;
-  Part part_;
+  Part part_ = Part::all;
 };
-inline constexpr CommAxis CommAxis::shard{Axis::shard};
-inline constexpr CommAxis CommAxis::data{Axis::data};
 inline constexpr CommAxis CommAxis::batch{kDataAxes};
-inline constexpr CommAxis CommAxis::tensor{Axis::tensor};
-inline constexpr CommAxis CommAxis::sequence{Axis::sequence};
-inline constexpr CommAxis CommAxis::expert{Axis::expert};
-inline constexpr CommAxis CommAxis::pipeline{Axis::pipeline};
 inline constexpr CommAxis CommAxis::world{kAllAxes};
 inline constexpr CommAxis CommAxis::shard_inner{Axis::shard, Part::inner};
 inline constexpr CommAxis CommAxis::shard_outer{Axis::shard, Part::outer};

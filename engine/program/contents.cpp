@@ -25,6 +25,8 @@ const char* kind_name(Kind kind) {
       return "held tensors";
     case Kind::output_gradient:
       return "the gradient of an output";
+    case Kind::block_state:
+      return "untrained state";
   }
   return "?";
 }
@@ -54,7 +56,7 @@ std::uint32_t axis_bits(CommAxis axis, const Layout& layout) {
       bits |= Axes(one).bits();
     } else {
       if (layout.second_degree > 1) bits |= kInner;
-      if (layout.shard_degree > layout.second_degree) bits |= kOuter;
+      if (layout.degrees.shard > layout.second_degree) bits |= kOuter;
     }
   }
   return bits;

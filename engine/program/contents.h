@@ -10,16 +10,7 @@
 /// What buffers hold while a program is followed on symbols.
 namespace dstrain::meaning {
 
-enum class Kind {
-  parameters,
-  state,  ///< master weights, moments or average
-  gradient,
-  batch,
-  output,           ///< of a block
-  saved,            ///< by a block
-  held,             ///< from the first to the second part of a backward
-  output_gradient,  ///< of a block's output
-};
+using Kind = Holds;
 [[nodiscard]] const char* kind_name(Kind kind);
 
 /// The meaning of consecutive elements: those of a group from `begin` on, or of each rank's share.

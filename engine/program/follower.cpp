@@ -18,72 +18,34 @@ int state_of(const Buffer& buffer) {
 
 /// What buffers of the role are for.
 bool fits(const Buffer& buffer, const Value& value) {
-  using enum BufferRole;
+  const RoleRow& role = role_row(buffer.role);
   const bool own = buffer.owner < 0 || buffer.owner == value.owner || value.owner < 0;
-  const auto is = [&](Kind kind, bool coded = false) {
-    return value.kind == kind && value.coded == coded && own;
-  };
-  switch (buffer.role) {
-    case parameters:
-    case gathered:
-    case second_shard:
-      return is(Kind::parameters);
-    case gradient:
-      return is(Kind::gradient) || is(Kind::state);  // a parked one
-    case whole_gradient:
-    case shard_sum:
-    case wire:
-      return is(Kind::gradient);
-    case master:
-    case moments:
-    case average:
-      return is(Kind::state) && value.state == state_of(buffer);
-    case state_slot:
-      return is(Kind::state) || is(Kind::parameters);
-    case gradient_slot:
-      return is(Kind::gradient) || is(Kind::parameters);
-    case coded_parameters:
-      return is(Kind::parameters, true);
-    case coded_gradient:
-      return is(Kind::gradient, true);
-    case batch:
-      return is(Kind::batch);
-    case output:
-    case host_input:
-    case fetched_input:
-      return is(Kind::output);
-    case saved:
-      return is(Kind::saved);
-    case held:
-      return is(Kind::held);
-    case output_gradient:
-      return is(Kind::output_gradient);
-    case block_state:
-      return false;
-  }
-  return false;
+  const bool rests = role.holds == Kind::state && at_rest(buffer.role);
+  return (value.kind == role.holds || value.kind == role.also) && value.coded == role.coded &&
+         own && (!rests || value.state == state_of(buffer));
 }
 
 /// Holds what a program carries from step to step; a gradient and the untrained state of a block
 /// are whatever they are.
 bool carried(const Buffer& buffer) {
-  return at_rest(buffer.role) && buffer.role != BufferRole::gradient &&
-         buffer.role != BufferRole::block_state && buffer.owner >= 0;
+  const Kind kind = role_row(buffer.role).holds;
+  return at_rest(buffer.role) && (kind == Kind::parameters || kind == Kind::state) &&
+         buffer.owner >= 0;
 }
 
 }  // namespace
 
 CommAxis Follower::plain(CommAxis axis) const {
   const bool all =
-      (axis == CommAxis::shard_inner && layout_.second_degree == layout_.shard_degree) ||
+      (axis == CommAxis::shard_inner && layout_.second_degree == layout_.degrees.shard) ||
       (axis == CommAxis::shard_outer && layout_.second_degree == 1);
-  return all ? CommAxis::shard : axis;
+  return all ? Axis::shard : axis;
 }
 
 Content Follower::resting(int id, int updates, bool behind) const {
   const Buffer& own = buffer(id);
   const GroupLayout& kind = layout_.groups[to_index(own.owner)];
-  const bool parameters = own.role == BufferRole::parameters;
+  const bool parameters = role_row(own.role).holds == Kind::parameters;
   Value value{
       .kind = parameters ? Kind::parameters : Kind::state, .owner = own.owner, .version = updates};
   if (!parameters) value.state = state_of(own);
@@ -129,7 +91,7 @@ void Follower::end() {
     if (!at_rest(own.role) && !content.empty())
       problems_.push_back(fmt::format("{} is not freed", name(id)));
     // Emptied when the next step adds to it.
-    if (own.role == BufferRole::gradient && !content.empty() &&
+    if (at_rest(own.role) && role_row(own.role).holds == Kind::gradient && !content.empty() &&
         content.first().kind == Kind::gradient && content.first().added.empty())
       problems_.push_back(fmt::format("{} is emptied for nothing", name(id)));
     if (!carried(own)) continue;
@@ -228,9 +190,10 @@ bool Follower::in_place_at_rest(const View& view, const Value& value) const {
   const Buffer& own = buffer(view.buffer);
   if (!at_rest(own.role) || value.owner < 0 || value.unit == 0) return true;
   const GroupLayout& kind = layout_.groups[to_index(own.owner)];
-  const Partition partition = own.role == BufferRole::parameters ? kind.parameters
-                              : own.role == BufferRole::gradient ? kind.gradients
-                                                                 : kind.states;
+  const Kind holds = role_row(own.role).holds;
+  const Partition partition = holds == Kind::parameters ? kind.parameters
+                              : holds == Kind::gradient ? kind.gradients
+                                                        : kind.states;
   const std::optional<Share> share =
       partition == Partition::sharded
           ? std::optional(Share{kind.cut, padded(own.owner) / layout_.shards(own.owner)})
@@ -257,7 +220,7 @@ void Follower::write(const View& to, Value value, bool in_place) {
     problem("writes {} as it is", name(view.buffer));
     return;
   }
-  if (!in_place && !at_rest(own.role) && !inside_one_action(own.role)) {
+  if (!in_place && !at_rest(own.role) && role_row(own.role).keeps != Keeps::action) {
     // The own part of what is gathered is there, and a slot holds several kinds of one part.
     const std::vector<Value> covered = content.touching(view, ranks(view));
     const bool own_parts = std::ranges::all_of(covered, [&](const Value& there) {
@@ -271,7 +234,7 @@ void Follower::write(const View& to, Value value, bool in_place) {
       return;
     }
   }
-  if (inside_one_action(own.role)) used_scratch_.push_back(view);
+  if (role_row(own.role).keeps == Keeps::action) used_scratch_.push_back(view);
   if (!content.write(view, value, ranks(view)))
     problem("writes over shares in {} that lie otherwise", name(view.buffer));
 }

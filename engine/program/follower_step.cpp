@@ -150,7 +150,7 @@ void Follower::follow(const work::Run& run) {
   using work::Pass;
   if (run.block != action().block || !own_.local(run.block) || run.pass != pass_of(action().kind))
     return problem("runs block {} otherwise", run.block);
-  if (run.inside != block_collectives(action().kind, run.block, program_.kind, layout_, cost_))
+  if (run.inside != block_collectives(run.pass, run.block, program_.kind, layout_, cost_))
     problem("performs other collectives than the block states");
   const std::pair own = {run.block, action().micro_batch};
   if (run.pass != Pass::forward) {
@@ -168,7 +168,7 @@ void Follower::follow(const work::Run& run) {
       problem("names the block's state twice, in part or of another block");
   };
   for (const View& view : run.reads) {
-    if (buffer(view.buffer).role == BufferRole::block_state) {
+    if (role_row(buffer(view.buffer).role).holds == Kind::block_state) {
       names_state(view, reads_state);
     } else if (const auto value = read_one(view)) {
       name_once(reads, view, *value);
@@ -183,16 +183,13 @@ void Follower::follow(const work::Run& run) {
   std::size_t gradients = 0;
   for (const View& view : run.writes) {
     const BufferRole role = buffer(view.buffer).role;
-    if (role == BufferRole::block_state) {
+    const Kind kind = role_row(role).holds;
+    if (kind == Kind::block_state) {
       names_state(view, writes_state);
     } else if (role == BufferRole::gradient || role == BufferRole::whole_gradient) {
       if (gradients == trained.size()) return problem("has no gradient for {}", name(view.buffer));
       add_gradient(run, view, trained[gradients++]);
     } else {
-      const Kind kind = role == BufferRole::saved             ? Kind::saved
-                        : role == BufferRole::held            ? Kind::held
-                        : role == BufferRole::output_gradient ? Kind::output_gradient
-                                                              : Kind::output;
       const Value value = of_block(kind, buffer(view.buffer).owner);
       name_once(writes, view, value);
       write(view, value);

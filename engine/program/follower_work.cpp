@@ -158,7 +158,7 @@ void Follower::all_to_all(const work::Exchange& exchange) {
       value.messages_of != 0)
     return problem("exchanges parts of other ranks along {}", comm_axis_name(exchange.axis));
   value.begin = 0;
-  value.share = Share{CommAxis::shard, shard};
+  value.share = Share{Axis::shard, shard};
   value.messages_of = axis_bits(exchange.axis, layout_);
   write(exchange.to, std::move(value));
 }
@@ -169,11 +169,11 @@ void Follower::transfer(const work::Exchange& exchange) {
   const View& view = sends ? exchange.from : exchange.to;
   const int block = action().block, last = static_cast<int>(cost_.blocks.size()) - 1;
   if (block < 0 || block >= last) return problem("transfers no boundary");
-  const bool gradient = buffer(view.buffer).role == BufferRole::output_gradient;
+  const bool gradient = role_row(buffer(view.buffer).role).holds == Kind::output_gradient;
   const Value value = of_block(gradient ? Kind::output_gradient : Kind::output, block);
   // An output goes down the blocks, its gradient up.
   const int other = layout_.stages.rank_of(sends == gradient ? block : block + 1);
-  if (exchange.axis != CommAxis::pipeline || exchange.peer != other)
+  if (exchange.axis != Axis::pipeline || exchange.peer != other)
     problem("transfers to or from coordinate {} instead of {}", exchange.peer, other);
   const Lane lane = action().lane;
   const int degree = layout_.pipeline_degree(),

@@ -115,13 +115,14 @@ std::string text_of(const Layout& layout) {
   const auto format = [](const std::optional<CodeFormat>& own) {
     return own ? code_format_name(*own) : "-";
   };
-  std::string text = fmt::format(
-      "{} {} {} {} {} {} {}, {} {} {} {} {} {}, {} {} {}, {} {} {} {}\n", layout.shard_degree,
-      layout.replica_degree, layout.expert_degree, layout.sequence_degree, layout.tensor_degree,
-      layout.stages.first_block, layout.stages.rank, w.compute, w.gradient, w.master, w.moments,
-      w.average, w.reduce_wire, layout.matrix_rule.iterations, layout.matrix_rule.moments,
-      layout.matrix_rule.direction, format(layout.gather_format), format(layout.reduce_format),
-      layout.second_degree, layout.chunk);
+  std::string text;
+  for (const Axis axis : kAxes) text += fmt::format("{} ", layout.degrees[axis]);
+  text +=
+      fmt::format("{} {}, {} {} {} {} {} {}, {} {} {}, {} {} {} {}\n", layout.stages.first_block,
+                  layout.stages.rank, w.compute, w.gradient, w.master, w.moments, w.average,
+                  w.reduce_wire, layout.matrix_rule.iterations, layout.matrix_rule.moments,
+                  layout.matrix_rule.direction, format(layout.gather_format),
+                  format(layout.reduce_format), layout.second_degree, layout.chunk);
   for (const GroupLayout& group : layout.groups) text += text_of(group);
   for (const FlatGroup& flat : layout.flat) {
     fmt::format_to(std::back_inserter(text), "{}:", flat.padded());

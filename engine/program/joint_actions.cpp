@@ -13,9 +13,9 @@ namespace {
 using Key = std::tuple<CommAxis, Lane, int, int>;
 
 Key key_of(const Action& action, const Comm& comm, int rank, int ranks) {
-  if (comm.axis != CommAxis::pipeline) return {comm.axis, Lane::compute, 0, 0};
+  if (comm.axis != Axis::pipeline) return {comm.axis, Lane::compute, 0, 0};
   const bool sends = comm.op == CommOp::send;
-  const bool down = action.kind == ActionKind::send_down || action.kind == ActionKind::receive_down;
+  const bool down = action.lane == Lane::send_down || action.lane == Lane::receive_down;
   const int above = (rank + ranks - 1) % ranks, below = (rank + 1) % ranks;
   const int sender = sends ? rank : down ? above : below;
   return {comm.axis, down ? Lane::send_down : Lane::send_up, sender, 0};
@@ -31,7 +31,7 @@ std::vector<std::vector<Member>> joint_actions(std::span<const Program> line) {
     const std::vector<Action>& actions = line[to_index(r)].actions;
     for (int i = 0; i < static_cast<int>(actions.size()); ++i) {
       for (const Comm& comm : actions[to_index(i)].comm) {
-        if (comm.axis != CommAxis::pipeline && comm.axis != CommAxis::world &&
+        if (comm.axis != Axis::pipeline && comm.axis != CommAxis::world &&
             comm.axis != CommAxis::ends)
           continue;
         Key key = key_of(actions[to_index(i)], comm, r, ranks);

@@ -1,9 +1,11 @@
 #include "engine/program/layout.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -25,29 +27,11 @@ constexpr std::array kPlaces = {
     PlaceRow{"file", Access::file},
 };
 
-int axis_degree(const Layout& layout, Axis axis) {
-  switch (axis) {
-    case Axis::pipeline:
-      return layout.pipeline_degree();
-    case Axis::data:
-      return layout.replica_degree;
-    case Axis::shard:
-      return layout.shard_degree;
-    case Axis::expert:
-      return layout.expert_degree;
-    case Axis::sequence:
-      return layout.sequence_degree;
-    case Axis::tensor:
-      return layout.tensor_degree;
-  }
-  return 1;
-}
-
 /// Distance in ranks between neighbours along `axes`, which lie in the order of kAxes.
 int stride_of(const Layout& layout, Axes axes) {
   int stride = 1;
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
-    const int degree = axis_degree(layout, *axis);
+    const int degree = layout.degrees[*axis];
     if (axes.contains(*axis) && degree > 1) break;
     stride *= degree;
   }
@@ -58,8 +42,8 @@ int stride_of(const Layout& layout, Axes axes) {
 int span_of(const Layout& layout, Axes axes) {
   int stride = 1, span = 1;
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
-    stride *= axis_degree(layout, *axis);
-    if (axes.contains(*axis) && axis_degree(layout, *axis) > 1) span = stride;
+    stride *= layout.degrees[*axis];
+    if (axes.contains(*axis) && layout.degrees[*axis] > 1) span = stride;
   }
   return span;
 }
@@ -70,11 +54,7 @@ Access access_of(Place place) { return kPlaces.at(to_index(static_cast<int>(plac
 
 const char* place_name(Place place) { return kPlaces.at(to_index(static_cast<int>(place))).name; }
 
-int Layout::degree(Axes axes) const {
-  int ranks = 1;
-  for (const Axis axis : kAxes) ranks *= axes.contains(axis) ? axis_degree(*this, axis) : 1;
-  return ranks;
-}
+int Layout::degree(Axes axes) const { return static_cast<int>(product(degrees, axes)); }
 
 CommExtent Layout::extent(CommAxis axis) const {
   const int ranks = degree(axis.axes()), stride = stride_of(*this, axis.axes());
@@ -213,7 +193,7 @@ std::int64_t Layout::second_elements(int group) const {
 }
 
 Axes Layout::in_mesh(Axes axes) const {
-  return shard_degree == 1 && axes.contains(Axis::data) ? axes | Axis::shard : axes;
+  return degrees.shard == 1 && axes.contains(Axis::data) ? axes | Axis::shard : axes;
 }
 
 std::vector<int> Layout::ranks(CommAxis axis, const Mesh& mesh, int rank) const {
@@ -222,7 +202,7 @@ std::vector<int> Layout::ranks(CommAxis axis, const Mesh& mesh, int rank) const 
     return {line.front(), line.back()};
   }
   if (axis.part() == CommAxis::Part::all) return mesh.group(rank, in_mesh(axis.axes()));
-  const ShardGroups cut(shard_degree, second_degree);
+  const ShardGroups cut(degrees.shard, second_degree);
   return axis == CommAxis::shard_inner ? cut.inner_ranks(mesh, rank) : cut.outer_ranks(mesh, rank);
 }
 
@@ -281,15 +261,7 @@ namespace {
 
 /// Along which ranks of one replica hold the same elements of such weights.
 Axes axes_of_equals(Cut cut) {
-  switch (cut) {
-    case Cut::none:
-      return {Axis::shard, Axis::expert, Axis::sequence, Axis::tensor};
-    case Cut::tensor:
-      return {Axis::shard, Axis::expert, Axis::sequence};
-    case Cut::expert:
-      return {Axis::shard, Axis::sequence};
-  }
-  return {};
+  return kAllAxes - (Axes(Axis::pipeline) | Axis::data | axes_of(cut));
 }
 
 /// Those of `axes` with more than one rank.
@@ -315,12 +287,9 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
   Layout layout;
   layout.widths = widths;
   layout.matrix_rule = matrix_rule;
+  for (const Axis axis : kAxes) layout.degrees[axis] = mesh.degree(axis);
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
-  layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
-  layout.replica_degree = mesh.degree({Axis::data, Axis::shard}) / layout.shard_degree;
-  layout.expert_degree = mesh.degree(Axis::expert);
-  layout.sequence_degree = mesh.degree(Axis::sequence);
-  layout.tensor_degree = mesh.degree(Axis::tensor);
+  if (zero_stage == 0) layout.degrees.data *= std::exchange(layout.degrees.shard, 1);
 
   for (const GroupCost& g : cost.groups) {
     GroupLayout group = {.trainable = g.trainable};
@@ -352,6 +321,7 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
 
 void set_stages(Layout& layout, const ModelCost& cost, Stages stages) {
   layout.stages = std::move(stages);
+  layout.degrees.pipeline = layout.stages.ranks();
   for (GroupLayout& group : layout.groups) group.stages.clear();
   for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
     for (const int g : cost.blocks[to_index(b)].groups) {
@@ -374,22 +344,27 @@ void set_stages(Layout& layout, const ModelCost& cost, Stages stages) {
 }
 
 void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {
-  if (wires.second_degree < 1 || layout.shard_degree % wires.second_degree != 0) {
+  if (wires.second_degree < 1 || layout.degrees.shard % wires.second_degree != 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("a second shard of {} ranks on a shard axis of {}", wires.second_degree,
-                            layout.shard_degree),
+                            layout.degrees.shard),
                 "use a divisor of the shard axis");
   }
   const bool wanted = wires.gather || wires.reduce || wires.second_degree > 1;
-  if (wanted && layout.degree({Axis::expert, Axis::sequence, Axis::tensor}) > 1) {
+  const Axes others = kAllAxes - Axes{Axis::pipeline, Axis::data, Axis::shard};
+  if (wanted && layout.degree(others) > 1) {
+    std::vector<std::string> given;
+    for (const Axis axis : kAxes) {
+      if (others.contains(axis))
+        given.push_back(fmt::format("{}: {}", axis_name(axis), layout.degrees[axis]));
+    }
     throw Error(ErrorKind::usage,
                 fmt::format("codes and second shards (precision.gather, precision.reduce, "
-                            "parallel.zero.second_shard) with parallel.expert: {}, sequence: {}, "
-                            "tensor: {}",
-                            layout.expert_degree, layout.sequence_degree, layout.tensor_degree),
+                            "parallel.zero.second_shard) with parallel.{}",
+                            fmt::join(given, ", ")),
                 "they are made for data ranks alone: leave these keys out, or use 1 for the axes");
   }
-  if (layout.shard_degree == 1) return;
+  if (layout.degrees.shard == 1) return;
   layout.gather_format = wires.gather;
   layout.reduce_format = wires.reduce;
   layout.second_degree = wires.second_degree;

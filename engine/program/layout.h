@@ -103,11 +103,9 @@ struct Layout {
   MatrixRule matrix_rule;
   Stages stages;           ///< which pipeline coordinate holds which blocks
   std::int64_t chunk = 0;  ///< elements of a part of offloaded states
-  int shard_degree = 1;    ///< data ranks that share one copy of the state, on the shard axis
-  int replica_degree = 1;  ///< those that do not, on the data axis
-  int expert_degree = 1;
-  int sequence_degree = 1;
-  int tensor_degree = 1;
+  /// Those of the mesh; under ZeRO-0, which shares no state, ranks of its shard axis count as
+  /// `data`.
+  Degrees degrees = {};
   // ZeRO++ (Wang et al. 2023, arXiv:2306.10209).
   std::optional<CodeFormat> gather_format = {};  ///< of gathered parameters; none: as they are
   std::optional<CodeFormat> reduce_format = {};  ///< of gradients between inner groups

@@ -37,14 +37,14 @@ class LineChecker {
     return fmt::format("#{} {} of coordinate {}", i, describe(actions(rank)[to_index(i)], cost_),
                        rank);
   }
-  [[nodiscard]] BufferRole role(int rank, int buffer) const {
+  [[nodiscard]] auto role(int rank, int buffer) const {
     return line_[to_index(rank)].buffers[to_index(buffer)].role;
   }
-  [[nodiscard]] std::vector<int> indices(int rank, ActionKind kind) const;
+  [[nodiscard]] std::vector<int> indices(int rank, Lane lane) const;
   /// The node that stands for `n` and those that end with it.
   int root(int n);
   void end_together(int rank_a, int a, int rank_b, int b);
-  bool pair_transfers(int rank, ActionKind send, ActionKind receive, int other);
+  bool pair_transfers(int rank, Lane send, Lane receive, int other);
   bool pair_collectives(CommAxis axis, const std::vector<int>& coordinates);
   void find_cycle();
 
@@ -67,10 +67,10 @@ LineChecker::LineChecker(const std::vector<Program>& line, const ModelCost& cost
   std::iota(parent_.begin(), parent_.end(), 0);
 }
 
-std::vector<int> LineChecker::indices(int rank, ActionKind kind) const {
+std::vector<int> LineChecker::indices(int rank, Lane lane) const {
   std::vector<int> list;
   for (int i = 0; i < count(rank); ++i) {
-    if (actions(rank)[to_index(i)].kind == kind) list.push_back(i);
+    if (actions(rank)[to_index(i)].lane == lane) list.push_back(i);
   }
   return list;
 }
@@ -89,12 +89,12 @@ void LineChecker::end_together(int rank_a, int a, int rank_b, int b) {
 }
 
 /// The k-th send of a lane is the k-th receive of the other rank.
-bool LineChecker::pair_transfers(int rank, ActionKind send, ActionKind receive, int other) {
+bool LineChecker::pair_transfers(int rank, Lane send, Lane receive, int other) {
   const std::vector<int> sends = indices(rank, send), receives = indices(other, receive);
   if (sends.size() != receives.size()) {
     problems_.push_back(
         fmt::format("coordinate {} has {} sends on lane {}, coordinate {} has {} receives", rank,
-                    sends.size(), lane_name(lanes_of(send).front()), other, receives.size()));
+                    sends.size(), lane_name(send), other, receives.size()));
     return false;
   }
   for (std::size_t k = 0; k < sends.size(); ++k) {
@@ -193,8 +193,8 @@ void LineChecker::run() {
   bool paired = true;
   for (int rank = 0; rank < ranks(); ++rank) {
     const int below = (rank + 1) % ranks(), above = (rank + ranks() - 1) % ranks();
-    paired = pair_transfers(rank, ActionKind::send_down, ActionKind::receive_down, below) && paired;
-    paired = pair_transfers(rank, ActionKind::send_up, ActionKind::receive_up, above) && paired;
+    paired = pair_transfers(rank, Lane::send_down, Lane::receive_down, below) && paired;
+    paired = pair_transfers(rank, Lane::send_up, Lane::receive_up, above) && paired;
   }
   std::vector<int> all(to_index(ranks()));
   std::iota(all.begin(), all.end(), 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "engine/base/index.h"
 
@@ -12,32 +13,13 @@ const char* phase_name(Phase phase) {
   return kNames.at(static_cast<std::size_t>(phase));
 }
 
-std::optional<Phase> phase_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::forward:
-      return Phase::forward;
-    case ActionKind::recompute:
-    case ActionKind::clear:
-    case ActionKind::backward:
-    case ActionKind::backward_input:
-    case ActionKind::backward_weight:
-      return Phase::backward;
-    case ActionKind::norm:
-      return Phase::norm;
-    case ActionKind::update:
-      return Phase::update;
-    default:
-      return {};
-  }
-}
-
 std::vector<Phase> phases(const Program& program) {
   const std::vector<Action>& actions = program.actions;
   std::vector<std::optional<Phase>> found(actions.size());
   Phase present = Phase::forward;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!computes(actions[i].lane)) continue;
-    present = phase_of(actions[i].kind).value_or(present);
+    present = kind_row(actions[i].kind).phase.value_or(present);
     found[i] = present;
     for (const int other : actions[i].after) {
       auto& served = found[to_index(other)];
@@ -48,16 +30,13 @@ std::vector<Phase> phases(const Program& program) {
   std::vector<Phase> all(actions.size());
   present = Phase::forward;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const ActionKind kind = actions[i].kind;
-    if (kind == ActionKind::reduce || kind == ActionKind::gather_sum ||
-        kind == ActionKind::send_up || kind == ActionKind::receive_up) {
+    const Lane lane = actions[i].lane;
+    if (lane == Lane::send_up || lane == Lane::receive_up)
       all[i] = Phase::backward;
-    } else if (kind == ActionKind::fetch_states || kind == ActionKind::evict_states ||
-               kind == ActionKind::update) {
+    else if (outlasts_step(lane))
       all[i] = Phase::update;
-    } else {
-      all[i] = found[i].value_or(present);
-    }
+    else
+      all[i] = kind_row(actions[i].kind).serves.value_or(found[i].value_or(present));
     if (computes(actions[i].lane)) present = all[i];
   }
   return all;

@@ -62,10 +62,10 @@ std::string strategy_name(int stage, const Layout& layout) {
   const char* what = stage == 1   ? "optimizer state"
                      : stage == 2 ? "optimizer state and gradients"
                                   : "optimizer state, gradients and parameters";
-  return layout.shard_degree > 1
+  return layout.degrees.shard > 1
              ? fmt::format("ZeRO-{}: {} in {} shards, {} cop{} of it", stage, what,
-                           layout.shard_degree, layout.replica_degree,
-                           layout.replica_degree == 1 ? "y" : "ies")
+                           layout.degrees.shard, layout.degrees.data,
+                           layout.degrees.data == 1 ? "y" : "ies")
              : fmt::format("ZeRO-{} with one shard: every rank holds all", stage);
 }
 
@@ -155,7 +155,7 @@ std::string host_table(const PlanReport& plan, const Strategy& strategy) {
 int num_recomputed(const Strategy& strategy) {
   int blocks = 0;
   for (const Action& action : strategy.training.actions)
-    blocks += int{action.kind == ActionKind::recompute && action.micro_batch == 0};
+    blocks += int{pass_of(action.kind) == work::Pass::again && action.micro_batch == 0};
   return blocks;
 }
 
@@ -211,7 +211,7 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
     add(fmt::format("{} gathers", code_format_name(*layout.gather_format)), without);
   }
   // Codes of gradients go between groups of second_degree ranks.
-  if (layout.reduce_format && layout.second_degree < layout.shard_degree) {
+  if (layout.reduce_format && layout.second_degree < layout.degrees.shard) {
     Layout without = layout;
     without.reduce_format.reset();
     add(fmt::format("{} reductions", code_format_name(*layout.reduce_format)), without);
@@ -357,9 +357,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
 ParameterCount count_parameters(const ModelCost& cost, const Layout& layout) {
   ParameterCount count;
   for (const GroupCost& group : cost.groups) {
-    const int parts = group.cut == Cut::none     ? 1
-                      : group.cut == Cut::tensor ? layout.tensor_degree
-                                                 : layout.expert_degree * layout.tensor_degree;
+    const int parts = layout.degree(axes_of(group.cut));
     count.all += parts * group.elements();
     if (group.trainable) count.trained += parts * group.elements();
   }

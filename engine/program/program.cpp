@@ -11,234 +11,6 @@
 
 namespace dstrain {
 
-const char* action_name(ActionKind kind) {
-  using enum ActionKind;
-  switch (kind) {
-    case load:
-      return "load";
-    case gather:
-      return "gather";
-    case release:
-      return "release";
-    case discard:
-      return "discard";
-    case forward:
-      return "forward";
-    case recompute:
-      return "recompute";
-    case clear:
-      return "clear";
-    case backward:
-      return "backward";
-    case reduce:
-      return "reduce";
-    case gather_sum:
-      return "gather_sum";
-    case norm:
-      return "norm";
-    case update:
-      return "update";
-    case fetch_parameters:
-    case fetch_states:
-    case fetch_input:
-      return "fetch";
-    case evict_states:
-    case evict_input:
-      return "evict";
-    case send_down:
-    case send_up:
-      return "send";
-    case receive_down:
-    case receive_up:
-      return "receive";
-    case backward_input:
-      return "backward_input";
-    case backward_weight:
-      return "backward_weight";
-  }
-  return "?";
-}
-
-const char* lane_name(Lane lane) {
-  switch (lane) {
-    case Lane::compute:
-      return "compute";
-    case Lane::gather:
-      return "gather";
-    case Lane::reduce:
-      return "reduce";
-    case Lane::copy_in:
-      return "copy_in";
-    case Lane::send_down:
-      return "send_down";
-    case Lane::send_up:
-      return "send_up";
-    case Lane::receive_down:
-      return "receive_down";
-    case Lane::receive_up:
-      return "receive_up";
-    case Lane::copy_out:
-      return "copy_out";
-    case Lane::fetch:
-      return "fetch";
-    case Lane::update:
-      return "update";
-    case Lane::evict:
-      return "evict";
-    case Lane::host_out:
-      return "host_out";
-    case Lane::host:
-      return "host";
-    case Lane::host_in:
-      return "host_in";
-    case Lane::compute_beside:
-      return "compute_beside";
-  }
-  return "?";
-}
-
-bool outlasts_step(Lane lane) {
-  return lane == Lane::fetch || lane == Lane::update || lane == Lane::evict ||
-         lane == Lane::host_out || lane == Lane::host || lane == Lane::host_in;
-}
-
-bool transfers(ActionKind kind) {
-  using enum ActionKind;
-  return kind == send_down || kind == send_up || kind == receive_down || kind == receive_up;
-}
-
-bool runs_block(ActionKind kind) {
-  using enum ActionKind;
-  return kind == forward || kind == recompute || runs_backward(kind) || kind == backward_weight;
-}
-
-bool runs_backward(ActionKind kind) {
-  return kind == ActionKind::backward || kind == ActionKind::backward_input;
-}
-
-work::Pass pass_of(ActionKind kind) {
-  using enum ActionKind;
-  return kind == forward          ? work::Pass::forward
-         : kind == recompute      ? work::Pass::again
-         : kind == backward       ? work::Pass::backward
-         : kind == backward_input ? work::Pass::input
-                                  : work::Pass::weight;
-}
-
-std::span<const Lane> lanes_of(ActionKind kind) {
-  using enum ActionKind;
-  static constexpr Lane kCompute[] = {Lane::compute},
-                        kBlocks[] = {Lane::compute, Lane::compute_beside},
-                        kGather[] = {Lane::gather}, kReduce[] = {Lane::reduce},
-                        kCopyIn[] = {Lane::copy_in}, kCopyOut[] = {Lane::copy_out},
-                        kSendDown[] = {Lane::send_down}, kSendUp[] = {Lane::send_up},
-                        kReceiveDown[] = {Lane::receive_down}, kReceiveUp[] = {Lane::receive_up},
-                        kUpdate[] = {Lane::compute, Lane::update, Lane::host},
-                        kFetch[] = {Lane::fetch, Lane::host_in},
-                        kEvict[] = {Lane::evict, Lane::host_out};
-  switch (kind) {
-    case load:
-    case fetch_input:
-      return kCopyIn;
-    case evict_input:
-      return kCopyOut;
-    case gather:
-    case gather_sum:
-    case fetch_parameters:
-      return kGather;
-    case reduce:
-      return kReduce;
-    case send_down:
-      return kSendDown;
-    case send_up:
-      return kSendUp;
-    case receive_down:
-      return kReceiveDown;
-    case receive_up:
-      return kReceiveUp;
-    case fetch_states:
-      return kFetch;
-    case evict_states:
-      return kEvict;
-    case update:
-      return kUpdate;
-    case forward:
-    case recompute:
-    case backward:
-    case clear:
-    case release:
-      return kBlocks;
-    case discard:
-    case backward_input:
-    case backward_weight:
-    case norm:
-      return kCompute;
-  }
-  return kCompute;
-}
-
-bool at_rest(BufferRole role) {
-  using enum BufferRole;
-  return role == parameters || role == gradient || role == master || role == moments ||
-         role == average || role == block_state;
-}
-
-bool inside_one_action(BufferRole role) {
-  using enum BufferRole;
-  return role == shard_sum || role == wire || role == coded_parameters || role == coded_gradient;
-}
-
-const char* role_name(BufferRole role) {
-  using enum BufferRole;
-  switch (role) {
-    case parameters:
-      return "parameters";
-    case gradient:
-      return "gradient";
-    case master:
-      return "master weights";
-    case moments:
-      return "moments";
-    case average:
-      return "average";
-    case batch:
-      return "batch";
-    case gathered:
-      return "gathered parameters";
-    case whole_gradient:
-      return "whole gradient";
-    case shard_sum:
-      return "reduced shard";
-    case wire:
-      return "wire";
-    case output:
-      return "output";
-    case saved:
-      return "saved tensors";
-    case block_state:
-      return "untrained state";
-    case output_gradient:
-      return "gradient of the output";
-    case state_slot:
-      return "states under way";
-    case gradient_slot:
-      return "gradient under way";
-    case host_input:
-      return "input on the host";
-    case fetched_input:
-      return "fetched input";
-    case second_shard:
-      return "second shard";
-    case coded_parameters:
-      return "coded parameters";
-    case coded_gradient:
-      return "coded gradient";
-    case held:
-      return "held tensors";
-  }
-  return "?";
-}
-
 std::vector<int> Program::buffers_of(BufferRole role) const {
   std::vector<int> ids;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -271,11 +43,11 @@ int gradient_slot_width(const GroupLayout& group, const StateWidths& widths) {
   return widths.gradient + (group.parameter_place == Place::device ? widths.compute : 0);
 }
 
-Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelCost& cost) {
+Flops block_flops(work::Pass pass, int block, const Layout& layout, const ModelCost& cost) {
   const BlockCost& own = cost.blocks.at(to_index(block));
-  if (kind == ActionKind::backward_weight) return own.weight_flops;
-  if (kind == ActionKind::recompute) return own.forward_flops - own.again_flops;
-  if (!runs_backward(kind)) return own.forward_flops;
+  if (pass == work::Pass::weight) return own.weight_flops;
+  if (pass == work::Pass::again) return own.forward_flops - own.again_flops;
+  if (!runs_backward(pass)) return own.forward_flops;
   std::int64_t all = 0, trained = 0;
   for (const int group : own.groups) {
     const std::int64_t elements = layout.flat[to_index(group)].padded();
@@ -283,20 +55,19 @@ Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelC
     if (layout.groups[to_index(group)].trainable) trained += elements;
   }
   const Flops flops = (2 * trained < all ? 1 : 2) * own.forward_flops + own.again_flops;
-  return kind == ActionKind::backward ? flops : flops - own.weight_flops;
+  return pass == work::Pass::backward ? flops : flops - own.weight_flops;
 }
 
 Bytes saved_bytes(const BlockCost& block, const Program& program) {
   return block.saved_bytes + (program.keeps_hidden ? block.hidden_bytes : 0);
 }
 
-Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps, bool keeps_hidden) {
-  using enum ActionKind;
+Bytes workspace_of(work::Pass pass, const BlockCost& block, bool keeps, bool keeps_hidden) {
   // Without a backward, what autograd would save is freed as the forward goes on.
-  if (kind == forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
+  if (pass == work::Pass::forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
   // The gradient of the block's output is already there.
-  if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
-  if (runs_backward(kind)) {
+  if (pass == work::Pass::again) return block.forward_workspace + block.boundary_bytes();
+  if (runs_backward(pass)) {
     return block.backward_workspace + (keeps_hidden ? block.hidden_workspace : 0) +
            block.boundary_bytes();
   }
@@ -330,21 +101,21 @@ std::vector<Buffer> moments_of(int group, const Layout& layout) {
 
 namespace {
 
-/// Whether an action on a block runs what is due in `pass`.
-bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
-  if (pass == ExchangePass::backward) return runs_backward(kind);
-  if (kind != ActionKind::forward && kind != ActionKind::recompute) return false;
+/// Whether a run of a block exchanges what is due in `when`.
+bool runs_in(ExchangePass when, work::Pass pass, ProgramKind program) {
+  if (when == ExchangePass::backward) return runs_backward(pass);
+  if (pass != work::Pass::forward && pass != work::Pass::again) return false;
   const bool training = program == ProgramKind::training;
-  return pass == ExchangePass::forward || training == (pass == ExchangePass::train);
+  return when == ExchangePass::forward || training == (when == ExchangePass::train);
 }
 
 }  // namespace
 
-std::vector<Comm> block_collectives(ActionKind kind, int block, ProgramKind program,
+std::vector<Comm> block_collectives(work::Pass pass, int block, ProgramKind program,
                                     const Layout& layout, const ModelCost& cost) {
   std::vector<Comm> list;
   for (const Exchange& e : cost.blocks.at(to_index(block)).exchanges) {
-    if (runs_in(e.pass, kind, program) && layout.extent(e.axis).ranks > 1)
+    if (runs_in(e.pass, pass, program) && layout.extent(e.axis).ranks > 1)
       list.push_back({e.op, e.axis, e.width, e.bytes});
   }
   return list;
@@ -370,7 +141,7 @@ namespace {
 /// Both ends of a link are one group.
 ChannelGroup link_group(const CommChannel& channel, const Layout& layout, const Mesh& mesh,
                         int rank) {
-  const std::vector<int> line = layout.ranks(CommAxis::pipeline, mesh, rank);
+  const std::vector<int> line = layout.ranks(Axis::pipeline, mesh, rank);
   const int own = mesh.coordinate(rank, Axis::pipeline), count = static_cast<int>(line.size());
   const bool sends = channel.lane == Lane::send_down || channel.lane == Lane::send_up;
   const bool down = channel.lane == Lane::send_down || channel.lane == Lane::receive_down;
@@ -388,7 +159,7 @@ std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channel
                                          const Layout& layout, const Mesh& mesh, int rank) {
   std::vector<ChannelGroup> groups;
   for (const CommChannel& channel : channels) {
-    if (channel.axis == CommAxis::pipeline) {
+    if (channel.axis == Axis::pipeline) {
       groups.push_back(link_group(channel, layout, mesh, rank));
       continue;
     }
@@ -401,7 +172,7 @@ std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channel
   // A rank that waits for the others of a group has opened all that stand before it.
   std::ranges::sort(groups, {}, [](const ChannelGroup& group) {
     const bool up = group.channel.lane == Lane::send_up || group.channel.lane == Lane::receive_up;
-    const bool link = group.channel.axis == CommAxis::pipeline;
+    const bool link = group.channel.axis == Axis::pipeline;
     const int place = link ? int{up} : static_cast<int>(group.channel.lane);
     return std::tuple(group.channel.axis, place, group.ranks);
   });

@@ -6,122 +6,12 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/program/kinds.h"
 #include "engine/program/layout.h"
 #include "engine/program/schedules/schedule.h"
 #include "engine/program/work.h"
 
 namespace dstrain {
-
-enum class ActionKind {
-  load,        ///< next micro-batch to the device, augmented
-  gather,      ///< whole parameters of a group from its shards
-  release,     ///< frees the group's gathered parameters
-  discard,     ///< frees the block's output, or the gradient of it, that has been sent
-  forward,     ///< block forward; keeps what backward needs if it writes the block's saved tensors
-  recompute,   ///< block forward again, keeping what backward needs
-  clear,       ///< the group's whole gradient gets a buffer that holds nothing yet
-  backward,    ///< block backward; adds to the gradients of its groups
-  reduce,      ///< gradient of a group over the data ranks, added to its resting place
-  gather_sum,  ///< the parts of a group's gradient that other ranks summed (Layout::splits_sum)
-  norm,        ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
-  update,      ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
-               ///< whole ones (Muon) are gathered in it
-  // Moves of what rests in host memory or in a file.
-  fetch_parameters,  ///< the rank's part of a group's parameters into its gathered slot
-  fetch_states,      ///< part of a group: states into a slot, or new parameters to the device
-  evict_states,      ///< part of a group: states from a slot, or the gradient from the device
-  fetch_input,       ///< the output of `block` back to the device
-  evict_input,       ///< the output of `block` to the host
-  // Between neighbours of a pipeline: the output of `block`, or the gradient of that output. Down
-  // is towards coordinate + 1, modulo the pipeline's ranks. Both directions of a link have lanes of
-  // their own, as a rank that waits in one must go on in the other.
-  send_down,
-  send_up,
-  receive_down,  ///< what the rank above sends down
-  receive_up,    ///< what the rank below sends up
-  // A backward in two parts.
-  backward_input,   ///< gradients of the block's inputs, and of weights that are no matrices
-  backward_weight,  ///< gradients of its matrices
-};
-[[nodiscard]] const char* action_name(ActionKind kind);
-/// Sends and receives.
-[[nodiscard]] bool transfers(ActionKind kind);
-/// Forward, recompute, backward and its parts.
-[[nodiscard]] bool runs_block(ActionKind kind);
-/// A backward or the first part of one.
-[[nodiscard]] bool runs_backward(ActionKind kind);
-/// What a run of a block does.
-[[nodiscard]] work::Pass pass_of(ActionKind kind);
-
-/// Actions of one lane run in list order; order across lanes is only `Action::after`.
-enum class Lane {
-  compute,
-  gather,
-  reduce,
-  copy_in,
-  send_down,
-  send_up,
-  receive_down,
-  receive_up,
-  copy_out,  ///< inputs of blocks to the host
-  // States that the device updates in turn, in chunks.
-  fetch,
-  update,
-  evict,
-  // States that the CPU updates: gradients to it, its work, new parameters back.
-  host_out,
-  host,
-  host_in,
-  /// Blocks of every other micro-batch (ProgramOptions::two_at_once): they compute while those of
-  /// the other one exchange.
-  compute_beside,
-};
-inline constexpr int kNumLanes = 16;
-[[nodiscard]] const char* lane_name(Lane lane);
-/// The two lanes that run blocks.
-[[nodiscard]] inline bool computes(Lane lane) {
-  return lane == Lane::compute || lane == Lane::compute_beside;
-}
-/// The two lanes on which data ranks exchange parameters and gradients of groups.
-[[nodiscard]] inline bool exchanges_groups(Lane lane) {
-  return lane == Lane::gather || lane == Lane::reduce;
-}
-/// Work of the lane goes on beside the next step: updates of offloaded states.
-[[nodiscard]] bool outlasts_step(Lane lane);
-/// The lanes that an action of the kind may run on; the first is the usual one.
-[[nodiscard]] std::span<const Lane> lanes_of(ActionKind kind);
-
-enum class BufferRole {
-  parameters,       ///< of group `owner`, at rest
-  gradient,         ///< of group `owner`, at rest
-  master,           ///< of group `owner`
-  moments,          ///< of group `owner`, all of them
-  average,          ///< of the weights of group `owner` over the steps
-  batch,            ///< inputs of one micro-batch
-  gathered,         ///< whole parameters of a group until they are released
-  whole_gradient,   ///< gradient of a group until it is reduced
-  shard_sum,        ///< reduced shard before it is added to the gradient at rest
-  wire,             ///< gradient of a group in the width of the wire
-  output,           ///< of block `owner`; exists from its write to its free
-  saved,            ///< tensors that autograd keeps for block `owner`; exists as an output does
-  output_gradient,  ///< of the output of block `owner`, the last one of a chunk
-  block_state,      ///< untrained tensors of block `owner` and their averages, at rest; changed by
-                    ///< forwards of a training step
-  state_slot,       ///< part of a group's offloaded states while the device updates it
-  gradient_slot,    ///< part of a group's gradient while the CPU updates by it, and the result
-  host_input,       ///< output of block `owner` on the host, until its recomputation
-  fetched_input,    ///< the same, back on the device
-  second_shard,     ///< part of the parameters of group `owner`, from its first gather of a step to
-                    ///< its last, which gather them from it
-  coded_parameters,  ///< messages of a gather
-  coded_gradient,    ///< messages of a reduction
-  held,              ///< what block `owner` keeps from the first to the second part of its backward
-};
-[[nodiscard]] const char* role_name(BufferRole role);
-/// Holds state of the run from step to step; others hold nothing until they are filled.
-[[nodiscard]] bool at_rest(BufferRole role);
-/// Used inside one action only.
-[[nodiscard]] bool inside_one_action(BufferRole role);
 
 /// Memory that actions read and write. All but activations and transient slots is allocated once.
 struct Buffer {
@@ -189,6 +79,8 @@ struct Program {
 
   /// Indices of the buffers of one role, in order.
   [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
+  /// Those of micro-batches, which go on in turn.
+  [[nodiscard]] std::vector<int> batches() const { return buffers_of(BufferRole::batch); }
   /// The one of `ids` with that role; -1: none.
   [[nodiscard]] int find(const std::vector<int>& ids, BufferRole role) const;
 };
@@ -261,17 +153,17 @@ struct ProgramOptions {
 [[nodiscard]] int state_slot_width(const GroupLayout& group, const StateWidths& widths);
 [[nodiscard]] int gradient_slot_width(const GroupLayout& group, const StateWidths& widths);
 
-/// FLOPs of a forward, recompute, backward or a part of one. Backward counts as twice forward; a
-/// block that trains little of itself is spared the products for the weights' gradients.
-[[nodiscard]] Flops block_flops(ActionKind kind, int block, const Layout& layout,
+/// FLOPs of a run of a block. Backward counts as twice forward; a block that trains little of
+/// itself is spared the products for the weights' gradients.
+[[nodiscard]] Flops block_flops(work::Pass pass, int block, const Layout& layout,
                                 const ModelCost& cost);
 
 /// Bytes of the saved tensors of a block of `program`.
 [[nodiscard]] Bytes saved_bytes(const BlockCost& block, const Program& program);
 
-/// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
+/// Bytes of block `block` that a run of it needs beside its buffers. `keeps`:
 /// a forward writes the saved tensors; `keeps_hidden`: as the program's.
-[[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps,
+[[nodiscard]] Bytes workspace_of(work::Pass pass, const BlockCost& block, bool keeps,
                                  bool keeps_hidden = false);
 
 /// Bytes of untrained tensors of block `block` and of their averages.
@@ -281,9 +173,9 @@ struct ProgramOptions {
 /// where those of matrices and of vectors differ in width.
 [[nodiscard]] std::vector<Buffer> moments_of(int group, const Layout& layout);
 
-/// The collectives inside a forward, recompute, backward or a part of one, and those inside the
-/// update of a group: of its matrices, where these are divided into shards.
-[[nodiscard]] std::vector<Comm> block_collectives(ActionKind kind, int block, ProgramKind program,
+/// The collectives inside a run of a block, and those inside the update of a group: of its
+/// matrices, where these are divided into shards.
+[[nodiscard]] std::vector<Comm> block_collectives(work::Pass pass, int block, ProgramKind program,
                                                   const Layout& layout, const ModelCost& cost);
 [[nodiscard]] std::vector<Comm> update_collectives(int group, const Layout& layout);
 

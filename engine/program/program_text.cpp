@@ -32,12 +32,6 @@ const char* pass_name(work::Pass pass) {
   return "?";
 }
 
-bool of_block(BufferRole role) {
-  using enum BufferRole;
-  return role == output || role == saved || role == output_gradient || role == held ||
-         role == block_state || role == host_input;
-}
-
 /// Words for buffers and work of one program.
 class Words {
  public:
@@ -51,8 +45,9 @@ class Words {
     if (own.moment >= 0) role += fmt::format(" {}", own.moment);
     if (own.owner >= 0)
       return fmt::format("{} of {}", role,
-                         of_block(own.role) ? cost_.blocks.at(to_index(own.owner)).name
-                                            : cost_.groups.at(to_index(own.owner)).name);
+                         role_row(own.role).owner == Subject::block
+                             ? cost_.blocks.at(to_index(own.owner)).name
+                             : cost_.groups.at(to_index(own.owner)).name);
     const std::vector<int> alike = program_.buffers_of(own.role);
     return alike.size() == 1
                ? role

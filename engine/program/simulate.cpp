@@ -92,7 +92,7 @@ bool reach_each_other(const CommExtent& extent, const Machine& machine) {
 
 /// Whether these ranks exchange rows by copies.
 bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
-  return axis == CommAxis::tensor && reach_each_other(layout.extent(axis), machine);
+  return axis == Axis::tensor && reach_each_other(layout.extent(axis), machine);
 }
 
 /// Two slots of it are a part of the device's memory.
@@ -179,19 +179,20 @@ class Simulator {
   Simulation result_;
 };
 
+/// What the action, which runs a block, does.
+work::Pass pass_of(const Action& action) { return std::get<work::Run>(action.work.front()).pass; }
+
 /// Forward, recompute or backward.
 void Simulator::add_block(const Action& action, Demand& demand) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
-  const bool backward = runs_backward(action.kind);
+  const bool backward = runs_backward(pass_of(action));
   if (!block.forward_kernels.empty())
     return add_kernels(backward ? block.backward_kernels : block.forward_kernels, demand);
   // Backward has the same share of FP8 as forward, and all of attention in its first part. Products
   // and element-wise kernels take turns; each is bound by one of the two.
   const double in_fp8 =
       block.fp8_flops > 0 ? action.flops * block.fp8_flops / block.forward_flops : 0;
-  const bool attends = action.kind != ActionKind::backward_weight;
-  const double passes = attends ? (backward ? 2 : 1) : 0,
-               in_attention = passes * block.attention_flops;
+  const double passes = backward ? 2 : 1, in_attention = passes * block.attention_flops;
   const double slower = passes * block.wide_attention_flops * (machine_.wide_attention_times - 1);
   const auto seconds_at = [&](double flops, double rate) {
     return flops / (rate > 0 ? rate : machine_.flops_per_s);
@@ -207,7 +208,7 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
 
 /// Whether the action runs that exchange of its block, by copies.
 bool Simulator::copied(const Exchange& exchange, const Action& action) const {
-  return (exchange.pass == ExchangePass::backward) == runs_backward(action.kind) &&
+  return (exchange.pass == ExchangePass::backward) == runs_backward(pass_of(action)) &&
          copies_rows(exchange.axis, layout_, machine_);
 }
 
@@ -220,7 +221,7 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
     if (!copied(exchange, action)) continue;
     const Comm comm = comm_of(exchange);
     shown +=
-        (layout_.tensor_degree - 1) * machine_.copy_beside_batch_s +
+        (layout_.degrees.tensor - 1) * machine_.copy_beside_batch_s +
         static_cast<double>(link_bytes(comm, layout_)) / machine_.copy_beside_batch_bytes_per_s;
   }
   shown = std::min(shown, demand.comm_s);
@@ -236,8 +237,7 @@ double Simulator::hidden_s(const Action& action) const {
     if (!copied(exchange, action)) continue;
     // A split backward leaves the products for weights, beside which sums travel, to another
     // action.
-    if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
-      continue;
+    if (pass_of(action) == work::Pass::input && exchange.op == CommOp::reduce_scatter) continue;
     const Comm comm = comm_of(exchange);
     Demand alone;
     add_comm(comm, layout_, machine_, alone);
@@ -254,10 +254,10 @@ double Simulator::hidden_s(const Action& action) const {
 /// ranks, or any beside transient slots.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
-  const bool eager = transient_slots_ || (layout_.tensor_degree > 1 &&
-                                          std::ranges::find(exchanges, CommAxis::tensor,
+  const bool eager = transient_slots_ || (layout_.degrees.tensor > 1 &&
+                                          std::ranges::find(exchanges, CommAxis(Axis::tensor),
                                                             &Exchange::axis) != exchanges.end());
-  return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
+  return eager ? (runs_backward(pass_of(action)) ? 2 : 1) * machine_.host_block_s : 0;
 }
 
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
@@ -283,18 +283,19 @@ double Simulator::block_bytes(const Action& action) const {
   Bytes bytes = block.saved_bytes + block.made_again + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
   const Bytes again = block.again_flops > 0 ? block.made_again : 0;
-  if (action.kind == ActionKind::recompute) bytes -= again;
-  if (runs_backward(action.kind)) {
+  const bool backward = runs_backward(pass_of(action));
+  if (pass_of(action) == work::Pass::again) bytes -= again;
+  if (backward) {
     bytes *= 2;  // values and their gradients
     bytes += again;
     if (program_.keeps_hidden) bytes -= block.hidden_bytes;
   }
   for (const int group : block.groups) {
-    const bool trains = runs_backward(action.kind) && layout_.groups[to_index(group)].trainable;
+    const bool trains = backward && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
-  bytes += runs_backward(action.kind) ? block.backward_traffic : block.forward_traffic;
+  bytes += backward ? block.backward_traffic : block.forward_traffic;
   return static_cast<double>(bytes);
 }
 
@@ -348,8 +349,7 @@ void Simulator::add(const work::Move& move, const Action& action, Demand& demand
   const bool in = to == Place::device;
   if (in && from == Place::device) {
     // Sums and casts of a reduction are small beside its collectives and not counted.
-    if (action.kind != ActionKind::reduce)
-      on_device(0, bytes_of(move.from) + bytes_of(move.to), demand);
+    if (action.lane != Lane::reduce) on_device(0, bytes_of(move.from) + bytes_of(move.to), demand);
     return;
   }
   const auto bytes = static_cast<double>(bytes_of(move.from));
@@ -424,13 +424,7 @@ void Simulator::add_host_link(double bytes, bool in, Demand& demand) const {
 }
 
 void Simulator::count(const Action& action) {
-  const char* purpose = action.kind == ActionKind::gather       ? "parameters"
-                        : action.kind == ActionKind::reduce     ? "gradients"
-                        : action.kind == ActionKind::gather_sum ? "gradients"
-                        : action.kind == ActionKind::update     ? "momentum of matrices"
-                        : runs_block(action.kind)               ? "activations inside blocks"
-                        : transfers(action.kind)                ? "activations between stages"
-                                                                : "norm and metrics";
+  const char* purpose = kind_row(action.kind).purpose;
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);
     auto& uses = result_.collectives;
@@ -465,13 +459,12 @@ Simulation Simulator::report(SimulatedRun playback) {
 }
 
 /// Demand of a run of a block outside of `program`.
-Demand run_alone(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+Demand run_alone(work::Pass pass, int block, const Layout& layout, const ModelCost& cost,
                  const Machine& machine, const Program& program = {}) {
-  Action action{.kind = kind,
-                .block = block,
-                .comm = block_collectives(kind, block, program.kind, layout, cost),
-                .flops = block_flops(kind, block, layout, cost)};
-  action.work = {work::Run{.block = block, .pass = pass_of(kind)}};
+  Action action{.block = block,
+                .comm = block_collectives(pass, block, program.kind, layout, cost),
+                .flops = block_flops(pass, block, layout, cost)};
+  action.work = {work::Run{.block = block, .pass = pass}};
   return Simulator(program, layout, cost, machine).demand(action);
 }
 
@@ -511,7 +504,7 @@ Bytes copied_bytes(const CommChannel& channel, const Program& program, const Lay
                    const ModelCost& cost) {
   if (!program.peer_copies) return 0;
   Bytes bytes = 0;
-  if (channel.axis == CommAxis::tensor && computes(channel.lane)) {
+  if (channel.axis == Axis::tensor && computes(channel.lane)) {
     for (const BlockCost& block : cost.blocks) {
       for (const Exchange& exchange : block.exchanges)
         if (exchange.axis == channel.axis) bytes = std::max(bytes, exchange.bytes);
@@ -557,17 +550,17 @@ double longest_step(std::span<const Simulation> line) {
   return std::ranges::max_element(line, {}, &Simulation::step_s)->step_s;
 }
 
-double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+double block_seconds(work::Pass pass, int block, const Layout& layout, const ModelCost& cost,
                      const Machine& machine, bool two_at_once) {
-  if (!two_at_once) return run_alone(kind, block, layout, cost, machine).total_s();
+  if (!two_at_once) return run_alone(pass, block, layout, cost, machine).total_s();
   Program beside;
-  beside.actions = {{.kind = kind, .lane = Lane::compute_beside, .block = block}};
-  return run_alone(kind, block, layout, cost, machine, beside).busy_s;
+  beside.actions = {{.lane = Lane::compute_beside, .block = block}};
+  return run_alone(pass, block, layout, cost, machine, beside).busy_s;
 }
 
-double exchange_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+double exchange_seconds(work::Pass pass, int block, const Layout& layout, const ModelCost& cost,
                         const Machine& machine) {
-  return run_alone(kind, block, layout, cost, machine).comm_s;
+  return run_alone(pass, block, layout, cost, machine).comm_s;
 }
 
 std::vector<GroupSeconds> group_seconds(const Program& program, const Layout& layout,

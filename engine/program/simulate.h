@@ -163,11 +163,11 @@ struct Simulation {
 /// How long a forward, recompute, backward or a part of one takes alone; with two micro-batches at
 /// once (ProgramOptions::two_at_once) what of that keeps the other one from running: kernels, and
 /// the part of exchanges that nothing hides.
-[[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
+[[nodiscard]] double block_seconds(work::Pass pass, int block, const Layout& layout,
                                    const ModelCost& cost, const Machine& machine,
                                    bool two_at_once = false);
 /// Time of the collectives inside the block, each alone.
-[[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
+[[nodiscard]] double exchange_seconds(work::Pass pass, int block, const Layout& layout,
                                       const ModelCost& cost, const Machine& machine);
 /// How long a group's first gather, reduction, gather of its sum and update take alone; 0: the
 /// program has none.

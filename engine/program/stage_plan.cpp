@@ -22,19 +22,19 @@ using Name = ScheduleName;
 ChunkCost cost_of_block(int block, const Layout& layout, const ModelCost& cost,
                         const ProgramOptions& options, const Machine& machine) {
   const BlockCost& own = cost.blocks[to_index(block)];
-  const auto seconds = [&](ActionKind kind) {
-    return block_seconds(kind, block, layout, cost, machine, options.two_at_once);
+  const auto seconds = [&](work::Pass pass) {
+    return block_seconds(pass, block, layout, cost, machine, options.two_at_once);
   };
   ChunkCost result{
-      .forward = seconds(ActionKind::forward), .input = 0, .weight = 0, .held = 0, .later = 0};
+      .forward = seconds(work::Pass::forward), .input = 0, .weight = 0, .held = 0, .later = 0};
   if (block < first_trained_block(cost)) return result;
   const bool head = block + 1 == static_cast<int>(cost.blocks.size());
   const bool again =
       !head && to_index(block) < options.recompute.size() && options.recompute[to_index(block)];
   const bool splits = splits_backward(own, layout);
-  result.input = seconds(splits ? ActionKind::backward_input : ActionKind::backward) +
-                 (again ? result.forward : 0);
-  if (splits) result.weight = seconds(ActionKind::backward_weight);
+  result.input =
+      seconds(splits ? work::Pass::input : work::Pass::backward) + (again ? result.forward : 0);
+  if (splits) result.weight = seconds(work::Pass::weight);
   if (splits) result.later = static_cast<double>(own.held_bytes);
   result.held = static_cast<double>(own.boundary_bytes() + (again ? 0 : own.saved_bytes));
   result.held = std::max(result.held, result.later);
@@ -70,7 +70,7 @@ std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, con
     const Ledger ledger = peak_memory(program);
     Bytes workspace = 0;
     for (const BlockCost& block : cost.blocks)
-      workspace = std::max(workspace, workspace_of(ActionKind::backward, block, true));
+      workspace = std::max(workspace, workspace_of(work::Pass::backward, block, true));
     const auto left = static_cast<double>(limit.bytes - limit.fixed - ledger.allocated() +
                                           ledger.activations - workspace);
     // As many batches as micro-batches are under way, and two are counted above.

@@ -12,6 +12,7 @@
 #include "engine/base/index.h"
 #include "engine/program/simulate.h"
 #include "engine/program/stage_plan.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/optimizers.h"
 
@@ -81,36 +82,31 @@ void require_whole_matrices(const Layout& layout, const ModelCost& cost) {
         ErrorKind::usage,
         fmt::format("optimizer.name: muon updates whole matrices, and with parallel.tensor: "
                     "{} each rank has a part of those of {}",
-                    layout.tensor_degree, group.name),
+                    layout.degrees.tensor, group.name),
         "use parallel.tensor: 1, or another optimizer");
   }
 }
 
 /// The axes that cut the model share the ranks with the data axis, which takes what they leave.
 void require_axes_that_fit(const ParallelConfig& parallel, int world_size) {
-  struct AxisDegree {
-    const char* name;
-    std::int64_t degree;
-  };
-  const AxisDegree axes[] = {{"pipeline", parallel.pipeline},
-                             {"tensor", parallel.tensor},
-                             {"sequence", parallel.sequence},
-                             {"expert", parallel.expert}};
+  const Degrees degrees = given_degrees(parallel);
   // The degrees that would fit: each that the ranks have room for, in this order.
-  std::int64_t needed = 1, kept = 1;
+  std::int64_t kept = 1;
   std::vector<std::string> given, to_one;
-  for (const auto& [name, degree] : axes) {
+  for (const AxisKey& key : kAxisKeys) {
+    const char* name = axis_name(key.axis);
+    const std::int64_t degree = degrees[key.axis];
     if (degree < 1) {
       throw Error(ErrorKind::usage, fmt::format("parallel.{}: {}", name, degree), "use at least 1");
     }
     if (degree == 1) continue;
-    needed = std::min(needed, std::int64_t{1} << 40) * degree;
     given.push_back(fmt::format("{}: {}", name, degree));
     if (world_size % (kept * degree) == 0)
       kept *= degree;
     else
       to_one.push_back(fmt::format("--set parallel.{}=1", name));
   }
+  const std::int64_t needed = product(degrees, kAllAxes);
   if (world_size % needed == 0) return;
   if (given.size() == 1) {
     throw Error(ErrorKind::usage,
@@ -214,11 +210,8 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
     throw Error(ErrorKind::usage, fmt::format("{} ranks", world_size), "use at least 1");
   }
   require_axes_that_fit(parallel, world_size);
-  Degrees degrees = {.pipeline = parallel.pipeline,
-                     .expert = parallel.expert,
-                     .sequence = parallel.sequence,
-                     .tensor = parallel.tensor};
-  const int data_ranks = world_size / (parallel.pipeline * parallel.sequence * parallel.tensor);
+  Degrees degrees = given_degrees(parallel);
+  const int data_ranks = static_cast<int>(world_size / ranks_per_sample(parallel));
   const ZeroConfig& zero = parallel.zero;
   degrees.data = data_ranks / parallel.expert;
   if (zero.stage == 0) return degrees;
@@ -242,15 +235,10 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
 }
 
 Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank) {
-  const auto part = [&](Axis axis) {
-    return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
-  };
-  return {.tensor = part(Axis::tensor),
-          .sequence = part(Axis::sequence),
-          .expert = part(Axis::expert),
-          .exchange = parallel.sequence_attention == SequenceAttention::heads
-                          ? SequenceExchange::heads
-                          : SequenceExchange::gather};
+  Splits splits = splits_at(mesh, rank);
+  if (parallel.sequence_attention == SequenceAttention::heads)
+    splits.exchange = SequenceExchange::heads;
+  return splits;
 }
 
 StateWidths state_widths(const Recipe& recipe) {
@@ -355,7 +343,7 @@ Strategy strategy_of(const Recipe& recipe, const ModelCost& cost, int world_size
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
   require_whole_matrices(layout, cost);
-  set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
+  set_wires(layout, cost, wires_of(recipe, layout.degrees.shard));
   layout.peer_ranks = peer_ranks(recipe, machine);
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,

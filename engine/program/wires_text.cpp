@@ -25,7 +25,7 @@ std::string wires_text(const Recipe& recipe, const Layout& layout) {
       recipe.precision.reduce == ReduceType::int8 || recipe.precision.reduce == ReduceType::int4;
   const int second = recipe.parallel.zero.second_shard;
   if (!gathers && !reduces && second <= 1) return {};
-  const int ranks = layout.shard_degree;
+  const int ranks = layout.degrees.shard;
   if (ranks == 1) return "without effect: every rank holds all states";
   std::vector<std::string> forms;
   if (gathers) {

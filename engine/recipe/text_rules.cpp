@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/day.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/datasets.h"
 #include "engine/recipe/rule.h"
@@ -54,13 +55,13 @@ void pairs_are_chats(const Recipe& r, RuleContext& context) {
 /// Rows of a pair lie on one rank, with all of the vocabulary.
 void pairs_are_not_cut(const Recipe& r, RuleContext& context) {
   if (!r.preference.pairs()) return;
-  for (const auto& [key, degree] : {std::pair("parallel.tensor", r.parallel.tensor),
-                                    std::pair("parallel.sequence", r.parallel.sequence)}) {
-    if (degree > 1)
-      context.error(key,
+  for (const auto& [axis, degree] : kAxisKeys) {
+    const int ranks = r.parallel.*degree;
+    if (kAxesInBlocks.contains(axis) && ranks > 1)
+      context.error(fmt::format("parallel.{}", axis_name(axis)),
                     fmt::format("{}, but preference.loss {} needs the whole of each pair, and of "
                                 "the vocabulary, on a rank",
-                                degree, spelling(r.preference.loss)),
+                                ranks, spelling(r.preference.loss)),
                     "use data ranks, parallel.zero or parallel.pipeline");
   }
 }

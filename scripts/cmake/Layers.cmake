@@ -1,7 +1,7 @@
 # dstrain_layer(NAME SOURCES ... [USES layer ...] [LIBRARIES target ...]) declares one layer of the engine as a static
 # library dstrain_<name> and refuses a link to a layer that does not stand before it in DSTRAIN_LAYERS.
 # Needs: Unity.cmake.
-set(DSTRAIN_LAYERS base hub recipe import mesh program trace report bench
+set(DSTRAIN_LAYERS base hub mesh recipe import program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
     store weights chat tokenizer text checkpoint metrics samples device comm kernels collectives data draft nn models infer train cmd)
 

@@ -107,7 +107,7 @@ std::vector<Step> train(const ExpertsWork& work, AxisPart part, Communicator* pe
   for (int update = 0; update < kUpdates; ++update) {
     BlockContext context{.totals = at::zeros({kNumTotals}),
                          .sample_seed = at::full({}, 1.0 / kExpertsSamples, at::kFloat)};
-    context.peers.set(CommAxis::expert, peers);
+    context.peers.set(Axis::expert, peers);
     (void)test::run_model(model.blocks, batch, context,
                           at::full({}, 1.0 / static_cast<double>(work.batch.weights.numel())));
     if (peers != nullptr) peers->all_reduce(context.totals, ReduceOp::sum);

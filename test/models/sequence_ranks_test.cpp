@@ -141,7 +141,7 @@ std::map<std::string, Bytes> stated(const Model& model) {
   for (const auto& block : model.blocks) {
     const BlockCost cost = block->cost({.micro_batch = kSequenceSamples, .compute_bytes = 4});
     for (const Exchange& exchange : cost.exchanges) {
-      CHECK(exchange.axis == CommAxis::sequence);
+      CHECK(exchange.axis == Axis::sequence);
       std::string name = comm_name(exchange.op);
       std::ranges::replace(name, '-', '_');
       bytes[name] += exchange.bytes;
@@ -166,7 +166,7 @@ RanksResult over_ranks(const SequenceWork& work, const Batch& batch, int ranks) 
     Model model = make_bound(work, part);
     const Batch own = own_batch(batch, part);
     BlockContext context = context_of(work);
-    context.peers.set(CommAxis::sequence, group.get());
+    context.peers.set(Axis::sequence, group.get());
     (void)test::run_model(model.blocks, own, context, at::ones({}));
     std::map<std::string, Bytes> exchanged;
     for (const CallCount& count : group->counts()) exchanged[count.operation] += count.bytes;

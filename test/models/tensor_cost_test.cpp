@@ -63,7 +63,7 @@ TEST_CASE("every block of tensor ranks keeps exactly the bytes that its cost sta
     for (int r = 0; r < ranks; ++r) all.push_back(r);
     const auto together = world.communicator({.name = "tensor", .ranks = all, .rank = rank});
     BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
-    context.peers.set(CommAxis::tensor, together.get());
+    context.peers.set(Axis::tensor, together.get());
     (void)test::run_model(model.blocks, batch, context, at::ones({}));
     Tensors before;
     for (const auto& block : model.blocks) {
@@ -111,7 +111,7 @@ TEST_CASE("tensor ranks exchange what a model of images states", "[models][cost]
     const CommunicatorOptions options{.name = "tensor", .ranks = {0, 1}, .rank = rank};
     const auto group = make_counting(world.communicator(options), options);
     BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
-    context.peers.set(CommAxis::tensor, group.get());
+    context.peers.set(Axis::tensor, group.get());
     (void)test::run_model(model.blocks, image_batch(model, 4), context, at::ones({}));
     std::map<std::string, Bytes> ran, stated;
     for (const CallCount& count : group->counts()) ran[count.operation] += count.bytes;

@@ -41,7 +41,7 @@ ModelCost exchanging(ModelCost cost, int tensor) {
     for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {
       for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter})
         block.exchanges.push_back({.op = op,
-                                   .axis = CommAxis::tensor,
+                                   .axis = Axis::tensor,
                                    .bytes = block.boundary_bytes(),
                                    .width = 2,
                                    .pass = pass});
@@ -92,16 +92,18 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
   int beside = 0;
   for (const PlanChoice& choice : all_choices(space)) {
     if (choice.concurrent == 2) {
-      CHECK((choice.pipeline == 1 && choice.tensor * choice.sequence > 1));
+      CHECK((choice.degrees.pipeline == 1 && choice.degrees.tensor * choice.degrees.sequence > 1));
       CHECK(2 * choice.micro * choice.data_ranks(48) < 256 + 2 * choice.data_ranks(48));
       ++beside;
     }
-    CHECK(choice.pipeline * choice.tensor * choice.sequence * choice.data_ranks(48) == 48);
+    CHECK(choice.degrees.pipeline * choice.degrees.tensor * choice.degrees.sequence *
+              choice.data_ranks(48) ==
+          48);
     CHECK(choice.micro * choice.data_ranks(48) < 256 + choice.data_ranks(48) * choice.micro);
     CHECK((choice.shard == 0 || choice.data_ranks(48) % choice.shard == 0));
-    pipelines.insert(choice.pipeline);
-    tensors.insert(choice.tensor);
-    sequences.insert(choice.sequence);
+    pipelines.insert(choice.degrees.pipeline);
+    tensors.insert(choice.degrees.tensor);
+    sequences.insert(choice.degrees.sequence);
     micros.insert(choice.micro);
   }
   CHECK(beside > 50);
@@ -113,7 +115,7 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
   CHECK(*sequences.rbegin() == 48);
   CHECK(micros == std::set{1, 2, 4, 8, 16, 32, 64, 128, 256});
   const SearchSpace images{.ranks = 8, .blocks = 10, .global = 256};
-  for (const PlanChoice& choice : all_choices(images)) CHECK(choice.sequence == 1);
+  for (const PlanChoice& choice : all_choices(images)) CHECK(choice.degrees.sequence == 1);
 }
 
 TEST_CASE("no built step is shorter than the bound of its choice", "[program][auto]") {
@@ -165,7 +167,8 @@ TEST_CASE("a search finds what trying all choices finds", "[program][auto]") {
   const double shortest = std::ranges::min(plan.rows, {}, &AutoRow::step_s).step_s;
   const auto place = [&](const AutoRow& row) {
     const PlanChoice& c = row.choice;
-    const int axes = (c.pipeline > 1) + (c.tensor > 1) + (c.sequence > 1) + (c.expert > 1);
+    const int axes = (c.degrees.pipeline > 1) + (c.degrees.tensor > 1) + (c.degrees.sequence > 1) +
+                     (c.degrees.expert > 1);
     const bool equal = row.step_s <= 1.01 * shortest;
     return std::tuple(!equal, equal ? axes : 0, row.step_s);
   };
@@ -177,7 +180,7 @@ TEST_CASE("two micro-batches at once hide what tensor ranks exchange", "[program
   const PlanSource source = searched.source();
   CostTables tables(source, searched.machine, 4);
   const auto row = [&](int concurrent) {
-    const PlanChoice choice{.tensor = 4, .micro = 16, .concurrent = concurrent};
+    const PlanChoice choice{.degrees = {.tensor = 4}, .micro = 16, .concurrent = concurrent};
     const Recipe recipe = tables.recipe(choice);
     const ModelCost& cost = tables.cost(choice, recipe);
     return simulated_row(choice, recipe, cost, make_strategy(recipe, cost, 4, searched.machine),
@@ -222,9 +225,9 @@ TEST_CASE("over many hosts states are shared within one, since rings over all ha
 TEST_CASE("the default layouts are rows whatever their time", "[program][auto]") {
   const AutoPlan two = Searched{}.plan(2, 1);
   REQUIRE(two.rows.size() == 1);
-  CHECK(two.rows.front().choice.pipeline == 1);
+  CHECK(two.rows.front().choice.degrees.pipeline == 1);
   REQUIRE(two.defaults.size() == 1);
-  CHECK(two.defaults.front().choice.pipeline == 2);
+  CHECK(two.defaults.front().choice.degrees.pipeline == 2);
   CHECK(two.defaults.front().choice.data_ranks(2) == 1);
   CHECK(two.defaults.front().bubble_s > 0);
   CHECK(two.defaults.front().step_s >= two.rows.front().step_s);

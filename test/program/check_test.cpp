@@ -223,7 +223,7 @@ TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][p
       CHECK(broken([](Action& a) { a.comm.clear(); }));
       CHECK(broken([](Action& a) { a.comm.front().bytes -= 1; }));
       CHECK(broken([](Action& a) { a.comm.front().width += 1; }));
-      CHECK(broken([](Action& a) { a.comm.front().axis = CommAxis::data; }));
+      CHECK(broken([](Action& a) { a.comm.front().axis = Axis::data; }));
     }
   }
 }
@@ -252,7 +252,7 @@ TEST_CASE("a collective inside a block that is missing, moved or changed is repo
         CHECK(broken([&](auto& comm) { comm.erase(comm.begin() + std::ptrdiff_t(k)); }));
         CHECK(broken([&](auto& comm) { comm.push_back(comm[k]); }));
         CHECK(broken([&](auto& comm) { comm[k].bytes += 2; }));
-        CHECK(broken([&](auto& comm) { comm[k].axis = CommAxis::shard; }));
+        CHECK(broken([&](auto& comm) { comm[k].axis = Axis::shard; }));
         CHECK(broken([&](auto& comm) { comm[k].op = CommOp::all_gather, comm[k].width = 1; }));
         if (k > 0) CHECK(broken([&](auto& comm) { std::swap(comm[k - 1], comm[k]); }));
       }

@@ -241,7 +241,7 @@ TEST_CASE("a sum within nodes, between them and gathered in place means a step",
     part.elements /= 2;
     part.share = Share{CommAxis::shard_inner, part.elements};
     own.elements /= 4;
-    own.share = Share{CommAxis::shard, own.elements};
+    own.share = Share{Axis::shard, own.elements};
     std::vector<Work> hops = {
         work::Exchange{CommOp::reduce_scatter, CommAxis::shard_inner, whole, part},
         work::Exchange{CommOp::all_reduce, CommAxis::shard_outer, part, part},

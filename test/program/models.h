@@ -73,12 +73,12 @@ inline Case make_case(int stage, int shard, int replicas, int blocks,
 inline Case make_exchanging_case(int stage, const ProgramOptions& options) {
   ModelCost cost = small_model_cost(4);
   cost.blocks[1].exchanges = {
-      {.op = CommOp::all_gather, .axis = CommAxis::tensor, .bytes = 640, .width = 2},
+      {.op = CommOp::all_gather, .axis = Axis::tensor, .bytes = 640, .width = 2},
       {.op = CommOp::all_reduce, .axis = CommAxis::batch, .bytes = 16, .pass = ExchangePass::train},
-      {.op = CommOp::all_to_all, .axis = CommAxis::expert, .bytes = 320, .width = 2},
-      {.op = CommOp::all_gather, .axis = CommAxis::sequence, .bytes = 1000},
+      {.op = CommOp::all_to_all, .axis = Axis::expert, .bytes = 320, .width = 2},
+      {.op = CommOp::all_gather, .axis = Axis::sequence, .bytes = 1000},
       {.op = CommOp::reduce_scatter,
-       .axis = CommAxis::tensor,
+       .axis = Axis::tensor,
        .bytes = 640,
        .width = 2,
        .pass = ExchangePass::backward}};

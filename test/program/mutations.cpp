@@ -18,13 +18,10 @@ constexpr std::array kNames = {"load", "run", "move", "exchange", "code", "norm"
 
 /// Axes along which the layout has several ranks.
 std::vector<CommAxis> axes_of(const Layout& layout) {
-  std::vector<CommAxis> list;
-  for (const CommAxis axis :
-       {CommAxis::shard, CommAxis::data, CommAxis::batch, CommAxis::tensor, CommAxis::sequence,
-        CommAxis::expert, CommAxis::pipeline, CommAxis::world, CommAxis::shard_inner,
-        CommAxis::shard_outer, CommAxis::ends}) {
-    if (layout.extent(axis).ranks > 1) list.push_back(axis);
-  }
+  std::vector<CommAxis> list = {CommAxis::batch, CommAxis::world, CommAxis::shard_inner,
+                                CommAxis::shard_outer, CommAxis::ends};
+  list.insert(list.end(), kAxes.begin(), kAxes.end());
+  std::erase_if(list, [&](CommAxis axis) { return layout.extent(axis).ranks == 1; });
   return list;
 }
 

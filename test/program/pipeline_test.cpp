@@ -103,7 +103,7 @@ TEST_CASE("no wait of any line can be left out", "[program][pipeline][property]"
     Line line = training_line(c);
     for (Program& program : line) {
       for (std::size_t i = 0; i < program.actions.size(); ++i) {
-        for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+        for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
           const std::vector<int> after = program.actions[i].*waits;
           for (std::size_t edge = 0; edge < after.size(); ++edge) {
             (program.actions[i].*waits)
@@ -145,17 +145,17 @@ TEST_CASE("a transfer that is left out, exchanged or turned round is reported",
       CHECK(mutated([&](Program& p) { action(p).comm.front().peer = p.coordinate; }));
       CHECK(mutated([&](Program& p) { ++action(p).comm.front().bytes; }));
       CHECK(mutated([&](Program& p) {
-        using enum ActionKind;
-        ActionKind& kind = action(p).kind;
-        kind = kind == send_down    ? send_up
-               : kind == send_up    ? send_down
-               : kind == receive_up ? receive_down
+        using enum Lane;
+        Lane& lane = action(p).lane;
+        lane = lane == send_down    ? send_up
+               : lane == send_up    ? send_down
+               : lane == receive_up ? receive_down
                                     : receive_up;
       }));
       // The next one of its lane takes its place, on this rank only.
       const auto next =
           std::ranges::find(line[r].actions.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                            line[r].actions.end(), line[r].actions[i].kind, &Action::kind);
+                            line[r].actions.end(), line[r].actions[i].lane, &Action::lane);
       if (next != line[r].actions.end()) {
         CHECK(mutated([&](Program& p) {
           std::swap(
@@ -219,9 +219,9 @@ TEST_CASE("a rank holds the activations of as many micro-batches as its schedule
     const LineCase frozen = make_line_case(4, 8, 0, 1, 4, {.micro_batches = 7});
     const Line part = training_line(frozen);
     CHECK(test::count(part[0], ActionKind::backward) == 0);
-    CHECK(test::count(part[1], ActionKind::receive_up) == 0);
-    CHECK(test::count(part[2], ActionKind::send_up) == 0);
-    CHECK(test::count(part[3], ActionKind::send_up) == 7);
+    CHECK(std::ranges::count(part[1].actions, Lane::receive_up, &Action::lane) == 0);
+    CHECK(std::ranges::count(part[2].actions, Lane::send_up, &Action::lane) == 0);
+    CHECK(std::ranges::count(part[3].actions, Lane::send_up, &Action::lane) == 7);
   }
 }
 
@@ -232,8 +232,8 @@ TEST_CASE("a rank with two chunks hands on what stays on it without a transfer",
   set_stages(c.layout, c.cost, {.first_block = {0, 1, 2, 3}, .rank = {0, 1, 1, 0}});
   const Line line = evaluation_line(c);
   CHECK(problems(line, c) == "");
-  CHECK(test::count(line[0], ActionKind::send_down) == 1);
-  CHECK(test::count(line[0], ActionKind::receive_down) ==
+  CHECK(std::ranges::count(line[0].actions, Lane::send_down, &Action::lane) == 1);
+  CHECK(std::ranges::count(line[0].actions, Lane::receive_down, &Action::lane) ==
         1);  // of two ranks each follows the other
   CHECK(test::count(line[1], ActionKind::forward) == 2);
 }

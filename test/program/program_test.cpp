@@ -61,9 +61,8 @@ TEST_CASE("replicas on one node sum parts of gradients and gather them behind th
     const int group = 2 - static_cast<int>(i);  // the last block's gradient is complete first
     const Bytes bytes = c.layout.flat[static_cast<std::size_t>(group)].padded() * 4;
     CHECK(action(reduces[i]).comm ==
-          std::vector<Comm>{{CommOp::reduce_scatter, CommAxis::data, 4, bytes}});
-    CHECK(action(gathers[i]).comm ==
-          std::vector<Comm>{{CommOp::all_gather, CommAxis::data, 4, bytes}});
+          std::vector<Comm>{{CommOp::reduce_scatter, Axis::data, 4, bytes}});
+    CHECK(action(gathers[i]).comm == std::vector<Comm>{{CommOp::all_gather, Axis::data, 4, bytes}});
     CHECK(action(gathers[i]).lane == Lane::gather);
     CHECK(action(gathers[i]).after == std::vector{reduces[i]});
     CHECK(action(updates[i]).group == group);
@@ -270,9 +269,9 @@ TEST_CASE("parameters that rest whole are gathered before an evaluation", "[prog
 
 TEST_CASE("each pair of an axis and a lane is one channel", "[program]") {
   using Channels = std::vector<CommChannel>;
-  const CommChannel gather = {CommAxis::shard, Lane::gather};
-  const CommChannel reduce = {CommAxis::shard, Lane::reduce};
-  const CommChannel replicas = {CommAxis::data, Lane::reduce};
+  const CommChannel gather = {Axis::shard, Lane::gather};
+  const CommChannel reduce = {Axis::shard, Lane::reduce};
+  const CommChannel replicas = {Axis::data, Lane::reduce};
   const CommChannel norm = {CommAxis::world, Lane::compute};
   const auto of = [](int stage, int shard, int copies) {
     return channels(training(make_case(stage, shard, copies, 3, {})));
@@ -289,16 +288,16 @@ TEST_CASE("a stage without shards is plain data parallelism", "[layout]") {
   for (const int stage : {1, 2, 3}) {
     const Layout layout = zero_layout(stage, mesh, cost, {});
     CHECK(layout.groups == zero_layout(0, mesh, cost, {}).groups);
-    CHECK(layout.replica_degree == 4);
-    CHECK(layout.shard_degree == 1);
+    CHECK(layout.degrees.data == 4);
+    CHECK(layout.degrees.shard == 1);
   }
 }
 
 TEST_CASE("stage 0 counts the ranks of both data axes as replicas", "[layout]") {
   const Layout layout =
       zero_layout(0, Mesh(8, {.data = 2, .shard = 4}), test::small_model_cost(2), {});
-  CHECK(layout.shard_degree == 1);
-  CHECK(layout.replica_degree == 8);
+  CHECK(layout.degrees.shard == 1);
+  CHECK(layout.degrees.data == 8);
 }
 
 TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layout]") {
@@ -312,11 +311,15 @@ TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layou
                                                            .tensor = tensor});
   Layout layout = zero_layout(1, mesh, test::small_model_cost(2), {});
   layout.second_degree = shard == 4 ? 2 : shard;
-  for (const CommAxis name :
-       {CommAxis::shard, CommAxis::data, CommAxis::batch, CommAxis::tensor, CommAxis::sequence,
-        CommAxis::expert, CommAxis::pipeline, CommAxis::world, CommAxis::shard_inner,
-        CommAxis::shard_outer, CommAxis::ends, CommAxis({Axis::shard, Axis::sequence}),
-        CommAxis({Axis::data, Axis::tensor})}) {
+  std::vector<CommAxis> names = {CommAxis::batch,
+                                 CommAxis::world,
+                                 CommAxis::shard_inner,
+                                 CommAxis::shard_outer,
+                                 CommAxis::ends,
+                                 CommAxis({Axis::shard, Axis::sequence}),
+                                 CommAxis({Axis::data, Axis::tensor})};
+  names.insert(names.end(), kAxes.begin(), kAxes.end());
+  for (const CommAxis name : names) {
     CAPTURE(mesh.describe(), comm_axis_name(name));
     const std::vector<int> group = layout.ranks(name, mesh, 0);
     CHECK(layout.extent(name).ranks == static_cast<int>(group.size()));

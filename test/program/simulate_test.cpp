@@ -104,9 +104,9 @@ TEST_CASE("each kernel of a block is bound by products, other arithmetic or memo
   const double own = 2 + 3 + 4 + 0.03 + 5 + 0.04;
   const double times = play(c, machine).compute_s;
   CHECK(times == Approx(others + own + moved).epsilon(1e-4));
-  const double forward = block_seconds(ActionKind::forward, 2, c.layout, c.cost, machine);
+  const double forward = block_seconds(work::Pass::forward, 2, c.layout, c.cost, machine);
   CHECK(forward == Approx(2 + 3 + 4 + 0.03));
-  const double backward = block_seconds(ActionKind::backward, 2, c.layout, c.cost, machine);
+  const double backward = block_seconds(work::Pass::backward, 2, c.layout, c.cost, machine);
   CHECK(backward == Approx(5 + 0.04));
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // for a little.
   Case beside = c;
   for (Exchange& exchange : beside.cost.blocks[1].exchanges) {
-    if (exchange.axis == CommAxis::tensor)
+    if (exchange.axis == Axis::tensor)
       exchange.beside_flops = 0.25 * backward * machine.flops_per_s;
   }
   CHECK(play(beside, machine).exposed_comm_s == Approx(s.exposed_comm_s));
@@ -284,7 +284,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // Two slots of what they exchange at once.
   shown.options.peer_copies = beside.options.peer_copies = true;
   for (Exchange& exchange : shown.cost.blocks[1].exchanges)
-    if (exchange.axis == CommAxis::tensor) exchange.bytes /= 2;
+    if (exchange.axis == Axis::tensor) exchange.bytes /= 2;
   CHECK(play(beside, machine).ledger.fixed == play(shown, machine).ledger.fixed + 2 * 320);
   machine.ranks_per_node = 1;
   Machine apart = machine;
@@ -292,9 +292,9 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   CHECK(play(beside, machine).exposed_comm_s == Approx(play(beside, apart).exposed_comm_s));
 
   const auto opened = channels(program);
-  for (const CommAxis axis : {CommAxis::tensor, CommAxis::expert, CommAxis::batch})
+  for (const CommAxis axis : {CommAxis(Axis::tensor), CommAxis(Axis::expert), CommAxis::batch})
     CHECK(std::ranges::count(opened, CommChannel{axis, Lane::compute}) == 1);
-  CHECK(std::ranges::count(opened, CommChannel{CommAxis::sequence, Lane::compute}) == 0);
+  CHECK(std::ranges::count(opened, CommChannel{Axis::sequence, Lane::compute}) == 0);
 }
 
 TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
@@ -350,7 +350,7 @@ TEST_CASE("a transfer between stages takes one hop, over however many nodes the 
     std::vector<Program> line;
     for (int r = 0; r < 8; ++r) line.push_back(training_program(layout, cost, options, r));
     const Simulation s = simulate(line, layout, cost, machine).front();
-    const auto at = std::ranges::find(line[0].actions, ActionKind::send_down, &Action::kind) -
+    const auto at = std::ranges::find(line[0].actions, ActionKind::send, &Action::kind) -
                     line[0].actions.begin();
     return s.action_end_s[to_index(at)] - s.action_start_s[to_index(at)];
   };
@@ -363,7 +363,7 @@ TEST_CASE("in an all-to-all each rank of a node sends to all ranks of other node
   const auto exposed = [](int ranks, Bytes bytes) {
     ModelCost cost = test::small_model_cost(1);
     cost.blocks[0].exchanges = {
-        {.op = CommOp::all_to_all, .axis = CommAxis::expert, .bytes = bytes, .width = 2}};
+        {.op = CommOp::all_to_all, .axis = Axis::expert, .bytes = bytes, .width = 2}};
     const Mesh mesh(ranks, {.expert = ranks});
     const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 1, .prefetch = 1}};
     return play(c, round_machine()).exposed_comm_s;
@@ -542,11 +542,8 @@ TEST_CASE("one of two micro-batches computes while the other one exchanges", "[p
   ModelCost cost = test::small_model_cost(4);
   for (BlockCost& block : cost.blocks) {
     for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward})
-      block.exchanges.push_back({.op = CommOp::all_gather,
-                                 .axis = CommAxis::tensor,
-                                 .bytes = 640,
-                                 .width = 2,
-                                 .pass = pass});
+      block.exchanges.push_back(
+          {.op = CommOp::all_gather, .axis = Axis::tensor, .bytes = 640, .width = 2, .pass = pass});
   }
   const Mesh mesh(2, {.tensor = 2});
   Case c = {zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 6, .prefetch = 1}};

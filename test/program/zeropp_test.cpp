@@ -119,9 +119,9 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
   const int degree = GENERATE(1, 2, 4);
   const bool gather = GENERATE(false, true), reduce = GENERATE(false, true);
   const bool host = GENERATE(false, true);
-  const Case on_device = small_case({gather ? std::optional(CodeFormat::int8) : std::nullopt,
-                                     reduce ? std::optional(CodeFormat::int4) : std::nullopt,
-                                     degree});
+  const Case on_device =
+      small_case({gather ? std::optional(CodeFormat::int8) : std::nullopt,
+                  reduce ? std::optional(CodeFormat::int4) : std::nullopt, degree});
   const Case c = host ? on_host(on_device) : on_device;
   const Program program = training_program(c.layout, c.cost, c.options);
   REQUIRE(problems(program, c) == "");
@@ -136,7 +136,7 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
     Program twice = program;
     twice.actions.push_back(action);
     CHECK(problems(twice, c) != "");
-    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
         CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));
@@ -150,7 +150,7 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
       CHECK(broken([&](Action& a) { a.comm[k].width += 1; }));
       CHECK(broken([&](Action& a) {
         CommAxis& axis = a.comm[k].axis;
-        axis = axis == CommAxis::shard ? CommAxis::shard_inner : CommAxis::shard;
+        axis = axis == Axis::shard ? CommAxis::shard_inner : Axis::shard;
       }));
     }
   }
@@ -187,7 +187,7 @@ TEST_CASE("the second shard is this step's: its first gather fills it, the last 
       return a.kind == ActionKind::fetch_parameters && a.group == g;
     });
     CHECK(fetches == (host ? 1 : 0));
-    CHECK(gathers.front()->comm.front().axis == CommAxis::shard);
+    CHECK(gathers.front()->comm.front().axis == Axis::shard);
     for (std::size_t k = 1; k < gathers.size(); ++k) {
       CHECK(gathers[k]->comm.front().axis == CommAxis::shard_inner);
       CHECK(gathers[k]->comm.front().bytes == gathers.front()->comm.front().bytes);

@@ -41,7 +41,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
       CHECK(held.insert(i).second);
       CHECK(i > last);
       last = i;
-      if (const auto phase = phase_of(action.kind)) phases.insert(*phase);
+      if (const auto phase = kind_row(action.kind).phase) phases.insert(*phase);
       // All that a member waits for is enqueued when the first one starts.
       for (const int other : action.after) CHECK(other < segment.actions.front());
       if (i != segment.actions.back()) CHECK(!awaited.contains(i));

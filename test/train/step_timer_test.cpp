@@ -97,7 +97,7 @@ TEST_CASE("each action has the phase that it stands in or serves", "[train][time
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Action& action = program.actions[i];
     CAPTURE(i, action_name(action.kind));
-    if (const auto own = phase_of(action.kind)) CHECK(all[i] == *own);
+    if (const auto own = kind_row(action.kind).phase) CHECK(all[i] == *own);
     if (action.kind == ActionKind::reduce) CHECK(all[i] == Phase::backward);
     if (action.kind == ActionKind::load) CHECK(all[i] == Phase::forward);
     if (action.kind != ActionKind::gather) continue;

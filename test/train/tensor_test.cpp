@@ -172,7 +172,7 @@ TEST_CASE("tensor ranks exchange what the program says", "[train][tensor]") {
         session.seek(0);
         session.enqueue_step();
         (void)session.executor().take_outcome();
-        const CommChannel channel = {CommAxis::tensor, Lane::compute};
+        const CommChannel channel = {Axis::tensor, Lane::compute};
         std::map<std::string, std::pair<std::int64_t, Bytes>> named, counted;
         for (const Action& action : session.strategy().training.actions) {
           for (const Comm& comm : action.comm) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "engine/base/index.h"
 #include "engine/program/auto/estimate.h"
 #include "engine/program/recompute_choice.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/families.h"
 
 namespace dstrain {
@@ -30,9 +32,16 @@ struct Candidate {
 /// Steps that differ by less than this factor are equal, as predictions are no better.
 constexpr double kEqual = 1.01;
 
-int split_axes(const PlanChoice& c) {
-  return (c.pipeline > 1 ? 1 : 0) + (c.tensor > 1 ? 1 : 0) + (c.sequence > 1 ? 1 : 0) +
-         (c.expert > 1 ? 1 : 0);
+/// In the order of kAxisKeys.
+std::array<int, kAxisKeys.size()> degrees_of(const PlanChoice& choice) {
+  std::array<int, kAxisKeys.size()> degrees{};
+  std::ranges::transform(kAxisKeys, degrees.begin(),
+                         [&](const AxisKey& key) { return choice.degrees[key.axis]; });
+  return degrees;
+}
+
+auto split_axes(const PlanChoice& choice) {
+  return std::ranges::count_if(degrees_of(choice), [](int degree) { return degree > 1; });
 }
 
 /// By step; of those that are equal to the shortest, the ones with the fewest axes come first.
@@ -54,11 +63,11 @@ struct Family {
 
 std::vector<Family> families(int ranks) {
   std::vector<Family> list = {
-      {"data alone", [ranks](const PlanChoice& c) { return c.data_ranks(ranks) == ranks; }},
-      {"pipeline", [](const PlanChoice& c) { return c.pipeline > 1; }},
-      {"tensor", [](const PlanChoice& c) { return c.tensor > 1; }},
-      {"sequence", [](const PlanChoice& c) { return c.sequence > 1; }},
-      {"expert", [](const PlanChoice& c) { return c.expert > 1; }}};
+      {"data alone", [ranks](const PlanChoice& c) { return c.data_ranks(ranks) == ranks; }}};
+  for (const AxisKey& key : kAxisKeys) {
+    list.push_back({axis_name(key.axis),
+                    [axis = key.axis](const PlanChoice& c) { return c.degrees[axis] > 1; }});
+  }
   for (int stage = 0; stage <= 3; ++stage) {
     list.push_back({fmt::format("ZeRO stage {}", stage), [ranks, stage](const PlanChoice& c) {
                       return c.zero_stage == stage && c.data_ranks(ranks) > 1;
@@ -147,9 +156,8 @@ void Search::bound_all(const std::vector<PlanChoice>& choices) {
   }
   // The simplest of equal ones comes first.
   std::ranges::stable_sort(candidates_, {}, [](const Candidate& c) {
-    const PlanChoice& d = c.choice;
-    return std::tuple(c.bound.step_s, d.pipeline, d.tensor, d.sequence, d.expert, d.concurrent,
-                      d.zero_stage);
+    return std::tuple(c.bound.step_s, degrees_of(c.choice), c.choice.concurrent,
+                      c.choice.zero_stage);
   });
 }
 

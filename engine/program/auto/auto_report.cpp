@@ -10,6 +10,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "engine/recipe/axes.h"
 #include "engine/recipe/choices.h"
 
 namespace dstrain {
@@ -38,7 +39,7 @@ std::string sharing(const PlanChoice& choice) {
 }
 
 std::string schedule(const PlanChoice& choice) {
-  if (choice.pipeline == 1) return "-";
+  if (choice.degrees.pipeline == 1) return "-";
   return fmt::format("{} x{}", spelling(choice.schedule), choice.chunks);
 }
 
@@ -114,30 +115,28 @@ std::string family_line(const AutoFamily& family, const AutoPlan& plan) {
 }
 
 nlohmann::ordered_json row_json(const AutoRow& row, const AutoPlan& plan, const AutoTitle& title) {
-  nlohmann::ordered_json json = {{"pipeline", row.choice.pipeline},
-                                 {"tensor", row.choice.tensor},
-                                 {"sequence", row.choice.sequence},
-                                 {"expert", row.choice.expert},
-                                 {"data_ranks", row.batch.data_ranks},
-                                 {"zero_stage", row.choice.zero_stage},
-                                 {"shard", row.choice.shard},
-                                 {"schedule", spelling(row.choice.schedule)},
-                                 {"chunks", row.choice.chunks},
-                                 {"micro", row.batch.micro},
-                                 {"micro_batches", row.batch.micro_batches},
-                                 {"concurrent", row.choice.concurrent},
-                                 {"recomputed_blocks", row.recomputed},
-                                 {"step_s", row.step_s},
-                                 {"compute_s", row.compute_s},
-                                 {"exchange_s", row.exchange_s},
-                                 {"exposed_s", row.exposed_s},
-                                 {"bubble_s", row.bubble_s},
-                                 {"rest_s", row.rest_s},
-                                 {"rank_bytes", row.memory},
-                                 {"limit_bytes", row.limit},
-                                 {"fits", row.fits()},
-                                 {"mfu", flops_utilization(row, plan)},
-                                 {"samples_per_s", row.batch.global / row.step_s}};
+  nlohmann::ordered_json json;
+  for (const AxisKey& key : kAxisKeys) json[axis_name(key.axis)] = row.choice.degrees[key.axis];
+  json.update(nlohmann::ordered_json{{"data_ranks", row.batch.data_ranks},
+                                     {"zero_stage", row.choice.zero_stage},
+                                     {"shard", row.choice.shard},
+                                     {"schedule", spelling(row.choice.schedule)},
+                                     {"chunks", row.choice.chunks},
+                                     {"micro", row.batch.micro},
+                                     {"micro_batches", row.batch.micro_batches},
+                                     {"concurrent", row.choice.concurrent},
+                                     {"recomputed_blocks", row.recomputed},
+                                     {"step_s", row.step_s},
+                                     {"compute_s", row.compute_s},
+                                     {"exchange_s", row.exchange_s},
+                                     {"exposed_s", row.exposed_s},
+                                     {"bubble_s", row.bubble_s},
+                                     {"rest_s", row.rest_s},
+                                     {"rank_bytes", row.memory},
+                                     {"limit_bytes", row.limit},
+                                     {"fits", row.fits()},
+                                     {"mfu", flops_utilization(row, plan)},
+                                     {"samples_per_s", row.batch.global / row.step_s}});
   if (title.tokens > 0) json["tokens_per_s_and_rank"] = rate(row, plan, title);
   json["settings"] = settings(row.choice);
   return json;
@@ -206,18 +205,19 @@ std::string auto_json(const AutoPlan& plan, const AutoTitle& title) {
 
 std::string recipe_fragment(const AutoPlan& plan, const AutoRow& row, const AutoTitle& title) {
   const PlanChoice& c = row.choice;
-  std::string stages;
-  if (c.pipeline > 1)
+  std::string axes, stages;
+  for (const AxisKey& key : kAxisKeys)
+    axes += fmt::format("  {}: {}\n", axis_name(key.axis), c.degrees[key.axis]);
+  if (c.degrees.pipeline > 1)
     stages =
         fmt::format("\n  stages: {{ schedule: {}, chunks: {} }}", spelling(c.schedule), c.chunks);
   return fmt::format(
       "# {} on {} ranks of {}: {} ms a step, {:.1f} GiB on the fullest rank (dstrain plan "
-      "--auto).\nparallel:\n  pipeline: {}\n  tensor: {}\n  sequence: {}\n  expert: {}\n  zero: {{ "
-      "stage: {}, shard: {} }}{}\nbatch: {{ global: {}, micro: {}, concurrent: {} }}\nmemory: {{ "
+      "--auto).\nparallel:\n{}  zero: {{ stage: {}, shard: {} }}{}\nbatch: {{ global: {}, micro: "
+      "{}, concurrent: {} }}\nmemory: {{ "
       "recompute: auto }}\n",
-      title.recipe, plan.ranks, plan.machine.name, ms(row.step_s), gib(row.memory), c.pipeline,
-      c.tensor, c.sequence, c.expert, c.zero_stage, c.shard, stages, row.batch.global, c.micro,
-      c.concurrent);
+      title.recipe, plan.ranks, plan.machine.name, ms(row.step_s), gib(row.memory), axes,
+      c.zero_stage, c.shard, stages, row.batch.global, c.micro, c.concurrent);
 }
 
 }  // namespace dstrain

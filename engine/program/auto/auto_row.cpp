@@ -16,14 +16,14 @@ void add_rank(AutoRow& row, const Program& program, const Simulation& played, co
   for (std::size_t a = 0; a < program.actions.size(); ++a) {
     const Action& action = program.actions[a];
     const double length = played.action_end_s[a] - played.action_start_s[a];
-    if (!runs_block(action.kind)) {
+    const std::optional<work::Pass> pass = pass_of(action.kind);
+    if (!pass) {
       if (action.lane == Lane::compute) others += length;
       continue;
     }
-    blocks +=
-        beside ? block_seconds(action.kind, action.block, layout, cost, machine, beside) : length;
-    exchanges += exchange_seconds(action.kind, action.block, layout, cost, machine);
-    if (action.kind == ActionKind::recompute && action.micro_batch == 0) ++row.recomputed;
+    blocks += beside ? block_seconds(*pass, action.block, layout, cost, machine, beside) : length;
+    exchanges += exchange_seconds(*pass, action.block, layout, cost, machine);
+    if (*pass == work::Pass::again && action.micro_batch == 0) ++row.recomputed;
   }
   double exposed = played.exposed_comm_s;
   if (beside) {

@@ -16,7 +16,7 @@ Layout layout_of(const Recipe& recipe, const ModelCost& cost, int ranks, const M
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
-  set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
+  set_wires(layout, cost, wires_of(recipe, layout.degrees.shard));
   layout.peer_ranks = peer_ranks(recipe, machine);
   ProgramOptions options = {.micro_batches = 1};
   (void)place_states(layout, cost, recipe, options, machine);
@@ -31,7 +31,7 @@ StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machi
   for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
     ChunkCost& block = costs.blocks[to_index(b)];
     if (block.weight == 0) continue;
-    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine, two_at_once);
+    block.input = block_seconds(work::Pass::backward, b, layout, cost, machine, two_at_once);
     block.weight = block.later = 0;
   }
   return costs;
@@ -97,7 +97,7 @@ const BlockTable* CostTables::blocks(const PlanChoice& choice) {
 LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& cost) const {
   LayoutTable table{.layout = layout_of(recipe(choice), cost, ranks_, machine_)};
   table.groups.resize(cost.groups.size());
-  for (int rank = 0; rank < choice.pipeline; ++rank) {
+  for (int rank = 0; rank < choice.degrees.pipeline; ++rank) {
     const Program program = training_program(table.layout, cost, {}, rank);
     const std::vector<GroupSeconds> own = group_seconds(program, table.layout, cost, machine_);
     for (std::size_t g = 0; g < own.size(); ++g)
@@ -106,7 +106,7 @@ LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& c
     table.states +=
         ledger.parameters + ledger.gradients + ledger.master + ledger.moments + ledger.average;
   }
-  table.states /= choice.pipeline;
+  table.states /= choice.degrees.pipeline;
   return table;
 }
 

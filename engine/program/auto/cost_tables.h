@@ -64,17 +64,17 @@ class CostTables {
   }
 
  private:
-  using DegreesKey = std::tuple<int, int, int, bool>;
+  using DegreesKey = std::tuple<Degrees, bool>;
   using BlocksKey = std::tuple<DegreesKey, int>;
-  using SharesKey = std::tuple<int, int, int, int, int, int>;
+  using SharesKey = std::tuple<Degrees, int, int>;
   /// What the model's cost follows from. Without a pipeline small blocks share groups.
   [[nodiscard]] DegreesKey degrees(const PlanChoice& c) const {
-    return {c.tensor, c.sequence, c.expert, small_blocks_ && c.pipeline > 1};
+    Degrees cut = c.degrees;
+    cut.pipeline = 1;
+    return {cut, small_blocks_ && c.degrees.pipeline > 1};
   }
   [[nodiscard]] BlocksKey lengths(const PlanChoice& c) const { return {degrees(c), c.concurrent}; }
-  static SharesKey shares(const PlanChoice& c) {
-    return {c.tensor, c.sequence, c.expert, c.pipeline, c.zero_stage, c.shard};
-  }
+  static SharesKey shares(const PlanChoice& c) { return {c.degrees, c.zero_stage, c.shard}; }
   [[nodiscard]] BlockTable make_blocks(const PlanChoice& choice);
   [[nodiscard]] LayoutTable make_layout(const PlanChoice& choice, const ModelCost& cost) const;
 

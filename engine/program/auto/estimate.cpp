@@ -41,8 +41,9 @@ class Estimator {
         machine_(machine),
         layout_(table.layout),
         micro_batches_(micro_batches),
-        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine, choice.concurrent == 2)
-                                    : stage_costs(layout_, cost, {}, machine)) {}
+        costs_(choice.degrees.pipeline == 1
+                   ? joined_costs(layout_, cost, machine, choice.concurrent == 2)
+                   : stage_costs(layout_, cost, {}, machine)) {}
 
   Estimate make();
 
@@ -74,13 +75,13 @@ class Estimator {
 Played Estimator::play(Estimate& estimate) {
   Played played;
   int micro_batches = micro_batches_;
-  if (choice_.pipeline == 1) {
+  if (choice_.degrees.pipeline == 1) {
     micro_batches = 1;
     played.stages = even_stages(static_cast<int>(cost_.blocks.size()), 1);
     played.line = line_cost(played.stages, costs_);
     played.times = time_visits(one_f_one_b(played.stages, 1), played.stages, played.line);
   } else {
-    micro_batches = std::min(micro_batches, kPlayedPerRank * choice_.pipeline);
+    micro_batches = std::min(micro_batches, kPlayedPerRank * choice_.degrees.pipeline);
     const StagePlan plan = plan_stages(recipe_, layout_, cost_, {.micro_batches = micro_batches},
                                        machine_, /*moves=*/0);
     played.stages = plan.cut.stages;
@@ -88,10 +89,11 @@ Played Estimator::play(Estimate& estimate) {
     played.times = time_visits(plan.cut.visits, played.stages, played.line);
     set_stages(layout_, cost_, played.stages);
     estimate.schedule = plan.schedule;
-    estimate.chunks = played.stages.chunks() / choice_.pipeline;
+    estimate.chunks = played.stages.chunks() / choice_.degrees.pipeline;
   }
   double busiest = 0;
-  for (int r = 0; r < choice_.pipeline; ++r) busiest = std::max(busiest, work(blocks_of(r)));
+  for (int r = 0; r < choice_.degrees.pipeline; ++r)
+    busiest = std::max(busiest, work(blocks_of(r)));
   played.step_s = played.times.makespan + (micro_batches_ - micro_batches) * busiest;
   return played;
 }
@@ -174,7 +176,7 @@ Program Estimator::one_visit(int rank) const {
   ProgramOptions one = {.micro_batches = choice_.concurrent,
                         .two_at_once = choice_.concurrent == 2,
                         .peer_copies = recipe_.parallel.peer_copies};
-  if (choice_.pipeline > 1)
+  if (choice_.degrees.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
   return training_program(layout_, cost_, one, rank);
 }
@@ -190,14 +192,15 @@ double Estimator::fit_memory(int rank, const Program& program, const Played& pla
   double stage_bytes = 0;
   for (const int b : blocks) {
     workspace =
-        std::max(workspace, workspace_of(ActionKind::backward, cost_.blocks[to_index(b)], true));
+        std::max(workspace, workspace_of(work::Pass::backward, cost_.blocks[to_index(b)], true));
     stage_bytes += costs_.blocks[to_index(b)].held;
   }
   const double held = choice_.concurrent * played.times.held[to_index(rank)];
   const double under_way = stage_bytes > 0 ? std::max(1.0, held / stage_bytes) : 1;
-  const Bytes batches = cost_.batch_bytes * std::min(micro_batches_ - 1, 2 * choice_.pipeline - 1);
+  const Bytes batches =
+      cost_.batch_bytes * std::min(micro_batches_ - 1, 2 * choice_.degrees.pipeline - 1);
   double bytes = static_cast<double>(limit.fixed + ledger.allocated() - ledger.activations +
-                                     workspace + (choice_.pipeline > 1 ? batches : 0)) +
+                                     workspace + (choice_.degrees.pipeline > 1 ? batches : 0)) +
                  held;
   std::vector<int> again;
   for (const int b : blocks) {
@@ -225,7 +228,7 @@ Estimate Estimator::make() {
   Estimate estimate;
   const Played played = play(estimate);
   double beside = 0;
-  for (int r = 0; r < choice_.pipeline; ++r) {
+  for (int r = 0; r < choice_.degrees.pipeline; ++r) {
     const Program program = one_visit(r);
     beside = std::max(beside, after_visits(r, program) + fit_memory(r, program, played, estimate));
   }
@@ -237,17 +240,17 @@ Estimate Estimator::make() {
 
 Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const LayoutTable& layout,
                   int micro_batches, const Machine& machine) {
-  const auto pipeline = static_cast<std::size_t>(choice.pipeline);
+  const auto pipeline = static_cast<std::size_t>(choice.degrees.pipeline);
   const double samples = static_cast<double>(micro_batches) * choice.micro;
   const double skew = choice.micro * blocks.least_forward_s[pipeline - 1];
   const double work =
-      samples * std::max(blocks.sample_s / choice.pipeline, blocks.longest_block_s) + skew;
+      samples * std::max(blocks.sample_s / choice.degrees.pipeline, blocks.longest_block_s) + skew;
   const double times = choice.zero_stage >= 2 ? micro_batches : 1;
   const double moved = (times * sum(layout.groups, &GroupSeconds::reduce) +
                         sum(layout.groups, &GroupSeconds::gather)) /
-                       choice.pipeline;
-  const double updates = sum(layout.groups, &GroupSeconds::update) / choice.pipeline,
-               sums = sum(layout.groups, &GroupSeconds::gather_sum) / choice.pipeline;
+                       choice.degrees.pipeline;
+  const double updates = sum(layout.groups, &GroupSeconds::update) / choice.degrees.pipeline,
+               sums = sum(layout.groups, &GroupSeconds::gather_sum) / choice.degrees.pipeline;
   return {
       .step_s = std::max(std::max(work, moved) + updates, moved + sums),
       .memory = machine.fixed_overhead + layout.states + choice.micro * blocks.largest_activation};

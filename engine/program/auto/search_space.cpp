@@ -1,9 +1,11 @@
 #include "engine/program/auto/search_space.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "engine/recipe/axes.h"
 #include "engine/recipe/choices.h"
 
 namespace dstrain {
@@ -32,7 +34,8 @@ std::vector<Sharing> sharings(int data_ranks, int line_in_node, int ranks_per_no
   for (int stage = 1; stage <= 3; ++stage) {
     list.push_back({stage, 0});
     for (const int shard : {node, 8 * node}) {
-      if (shard > 1 && shard < data_ranks && data_ranks % shard == 0) list.push_back({stage, shard});
+      if (shard > 1 && shard < data_ranks && data_ranks % shard == 0)
+        list.push_back({stage, shard});
     }
   }
   return list;
@@ -41,9 +44,10 @@ std::vector<Sharing> sharings(int data_ranks, int line_in_node, int ranks_per_no
 void add_layout(std::vector<PlanChoice>& list, const SearchSpace& space, PlanChoice choice) {
   const int data = choice.data_ranks(space.ranks);
   const int samples = (space.global + data - 1) / data;
-  const int line = std::min(choice.tensor * choice.sequence, space.ranks_per_node);
-  const bool beside = space.lanes && space.experts == 0 && choice.pipeline == 1 &&
-                      choice.tensor * choice.sequence > 1;
+  const int line_ranks = static_cast<int>(product(choice.degrees, kAxesInBlocks));
+  const int line = std::min(line_ranks, space.ranks_per_node);
+  const bool beside =
+      space.lanes && space.experts == 0 && choice.degrees.pipeline == 1 && line_ranks > 1;
   for (const Sharing& sharing : sharings(data, line, space.ranks_per_node)) {
     choice.zero_stage = sharing.stage;
     choice.shard = sharing.shard;
@@ -60,34 +64,30 @@ void add_layout(std::vector<PlanChoice>& list, const SearchSpace& space, PlanCho
 }  // namespace
 
 std::vector<std::string> settings(const PlanChoice& choice) {
-  std::vector<std::string> list = {
-      fmt::format("parallel.pipeline={}", choice.pipeline),
-      fmt::format("parallel.tensor={}", choice.tensor),
-      fmt::format("parallel.sequence={}", choice.sequence),
-      fmt::format("parallel.expert={}", choice.expert),
-      fmt::format("parallel.zero.stage={}", choice.zero_stage),
-      fmt::format("parallel.zero.shard={}", choice.shard),
-      fmt::format("parallel.stages.schedule={}", spelling(choice.schedule)),
-      fmt::format("parallel.stages.chunks={}", choice.chunks),
-      "parallel.stages.layers=[]",
-      "parallel.stages.in_flight=0",
-      fmt::format("batch.micro={}", choice.micro),
-      fmt::format("batch.concurrent={}", choice.concurrent),
-      "memory.recompute=auto"};
+  std::vector<std::string> list;
+  for (const AxisKey& key : kAxisKeys)
+    list.push_back(fmt::format("parallel.{}={}", axis_name(key.axis), choice.degrees[key.axis]));
+  list.insert(list.end(),
+              {fmt::format("parallel.zero.stage={}", choice.zero_stage),
+               fmt::format("parallel.zero.shard={}", choice.shard),
+               fmt::format("parallel.stages.schedule={}", spelling(choice.schedule)),
+               fmt::format("parallel.stages.chunks={}", choice.chunks), "parallel.stages.layers=[]",
+               "parallel.stages.in_flight=0", fmt::format("batch.micro={}", choice.micro),
+               fmt::format("batch.concurrent={}", choice.concurrent), "memory.recompute=auto"});
   return list;
 }
 
 std::string describe(const PlanChoice& choice, int ranks) {
-  std::string text;
-  const auto axis = [&](const char* name, int degree) {
-    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
-  };
-  axis("pipeline", choice.pipeline);
-  axis("tensor", choice.tensor);
-  axis("sequence", choice.sequence);
-  axis("data", choice.data_ranks(ranks));
-  if (text.empty()) text = "1 rank";
-  if (choice.expert > 1) text += fmt::format(" (expert {})", choice.expert);
+  std::vector<std::string> parts, within_data;
+  for (const AxisKey& key : kAxisKeys) {
+    if (choice.degrees[key.axis] == 1) continue;
+    (axis_row(key.axis).other_samples ? within_data : parts)
+        .push_back(fmt::format("{} {}", axis_name(key.axis), choice.degrees[key.axis]));
+  }
+  if (choice.data_ranks(ranks) > 1)
+    parts.push_back(fmt::format("data {}", choice.data_ranks(ranks)));
+  std::string text = parts.empty() ? "1 rank" : fmt::format("{}", fmt::join(parts, " x "));
+  if (!within_data.empty()) text += fmt::format(" ({})", fmt::join(within_data, ", "));
   if (choice.concurrent > 1) text += ", two at once";
   return text;
 }
@@ -101,9 +101,11 @@ std::vector<PlanChoice> all_choices(const SearchSpace& space) {
         const int data = left / sequence / pipeline;
         if (data > space.global) continue;  // some would have no sample
         for (const int expert : divisors(data, std::max(space.experts / tensor, 1)))
-          add_layout(
-              list, space,
-              {.pipeline = pipeline, .tensor = tensor, .sequence = sequence, .expert = expert});
+          add_layout(list, space,
+                     {.degrees = {.pipeline = pipeline,
+                                  .expert = expert,
+                                  .sequence = sequence,
+                                  .tensor = tensor}});
       }
     }
   }
@@ -111,8 +113,8 @@ std::vector<PlanChoice> all_choices(const SearchSpace& space) {
 }
 
 bool is_default_layout(const PlanChoice& choice, int ranks) {
-  if (choice.sequence > 1 || choice.expert > 1 || choice.pipeline != 2) return false;
-  return (ranks == 2 && choice.tensor == 1) || (ranks == 8 && choice.tensor == 2);
+  return (ranks == 2 || ranks == 8) &&
+         choice.degrees == Degrees{.pipeline = 2, .tensor = ranks == 8 ? 2 : 1};
 }
 
 }  // namespace dstrain

@@ -3,13 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/mesh/mesh.h"
 #include "engine/recipe/recipe.h"
 
 namespace dstrain {
 
 /// What the search chooses: degrees, what ZeRO shares, and the micro-batch. batch.global stays.
 struct PlanChoice {
-  int pipeline = 1, tensor = 1, sequence = 1, expert = 1;
+  Degrees degrees = {};  ///< of kAxisKeys; the data ranks are what they leave
   int zero_stage = 0;
   int shard = 0;  ///< as parallel.zero.shard
   int micro = 1;
@@ -19,7 +20,9 @@ struct PlanChoice {
   int chunks = 0;  ///< of each rank; 0: not known
 
   /// Ranks that see different samples.
-  [[nodiscard]] int data_ranks(int ranks) const { return ranks / (pipeline * tensor * sequence); }
+  [[nodiscard]] int data_ranks(int ranks) const {
+    return static_cast<int>(ranks / product(degrees, kAllAxes - kDataAxes));
+  }
   bool operator==(const PlanChoice&) const = default;
 };
 

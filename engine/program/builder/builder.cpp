@@ -167,8 +167,8 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   action.lane = writer_.lane_of(visit.micro_batch);
   follow(kind, action);
   const bool keeps = writer_.program.find(action.writes, BufferRole::saved) >= 0;
-  action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps,
-                                  writer_.program.keeps_hidden);
+  action.workspace = workspace_of(pass_of(kind).value(), writer_.cost.blocks[to_index(visit.block)],
+                                  keeps, writer_.program.keeps_hidden);
   batches_.wait(visit.micro_batch, action);
   parameters_.wait(visit.block, action);
   transfers_.wait(BufferRole::output, visit.block - 1, visit.micro_batch, action);
@@ -216,7 +216,7 @@ void Builder::recompute(const Visit& visit) {
   Action action{.reads = inputs_of(visit),
                 .writes = {activations_.take(output, block, micro_batch),
                            activations_.take(saved, block, micro_batch)},
-                .flops = block_flops(ActionKind::recompute, block, writer_.layout, writer_.cost)};
+                .flops = block_flops(work::Pass::again, block, writer_.layout, writer_.cost)};
   action.again_flops = action.flops;
   if (const int state = writer_.block_state[to_index(block)]; state >= 0)
     action.reads.push_back(state);
@@ -238,7 +238,7 @@ void Builder::backward(const Visit& visit) {
   for (const int group : trained) gradients_.clear(group, micro_batch);
   const ActionKind kind = split ? ActionKind::backward_input : ActionKind::backward;
   Action action{.reads = inputs_of(visit),
-                .flops = block_flops(kind, block, writer_.layout, writer_.cost),
+                .flops = block_flops(pass_of(kind).value(), block, writer_.layout, writer_.cost),
                 .again_flops = writer_.cost.blocks[to_index(block)].again_flops};
   if (split) action.writes.push_back(activations_.take(held, block, micro_batch));
   for (const BufferRole role : {output, saved}) {

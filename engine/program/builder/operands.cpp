@@ -108,17 +108,17 @@ View Views::activation(int buffer) const {
 }
 
 void Views::run() {
-  const ActionKind kind = action_.kind;
+  const work::Pass pass = pass_of(action_.kind).value();
   work::Run run{.block = action_.block,
-                .pass = pass_of(kind),
-                .inside = block_collectives(kind, action_.block, writer_.program.kind, layout_,
+                .pass = pass,
+                .inside = block_collectives(pass, action_.block, writer_.program.kind, layout_,
                                             writer_.cost)};
   std::vector<int> trained;
   for (const int g : writer_.groups_of(action_.block))
     if (layout_.groups[to_index(g)].trainable) trained.push_back(g);
   // Parameters come first, and gradients in the order of the groups.
   const std::size_t parameters =
-      kind == ActionKind::backward_weight ? 0 : writer_.groups_of(action_.block).size();
+      pass == work::Pass::weight ? 0 : writer_.groups_of(action_.block).size();
   for (std::size_t i = 0; i < action_.reads.size(); ++i) {
     if (i < parameters) {
       const int g = writer_.groups_of(action_.block)[i];
@@ -364,12 +364,11 @@ void Views::move_input() {
 }
 
 void Views::transfer() {
-  using enum ActionKind;
-  const bool sends = action_.kind == send_down || action_.kind == send_up;
-  const bool to_next = action_.kind == send_down || action_.kind == receive_up;
+  const bool sends = action_.kind == ActionKind::send;
+  const bool to_next = action_.lane == Lane::send_down || action_.lane == Lane::receive_up;
   const int ranks = layout_.pipeline_degree();
   work::Exchange exchange{.op = sends ? CommOp::send : CommOp::receive,
-                          .axis = CommAxis::pipeline,
+                          .axis = Axis::pipeline,
                           .width = layout_.widths.compute,
                           .peer = (writer_.program.coordinate + (to_next ? 1 : ranks - 1)) % ranks};
   (sends ? exchange.from : exchange.to) =
@@ -425,10 +424,8 @@ std::vector<Work> Views::list() {
     case evict_input:
       move_input();
       break;
-    case send_down:
-    case send_up:
-    case receive_down:
-    case receive_up:
+    case send:
+    case receive:
       transfer();
       break;
   }

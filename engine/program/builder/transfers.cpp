@@ -7,8 +7,7 @@ namespace dstrain::builder {
 Transfers::Transfers(Writer& writer, Activations& activations)
     : writer_(writer),
       activations_(activations),
-      incoming_{Incoming{.kind = ActionKind::receive_down},
-                Incoming{.kind = ActionKind::receive_up}} {
+      incoming_{Incoming{.lane = Lane::receive_down}, Incoming{.lane = Lane::receive_up}} {
   if (writer.layout.pipeline_degree() == 1) return;
   add_needs();
   add_arrivals();
@@ -42,7 +41,8 @@ void Transfers::add_arrivals() {
 void Transfers::receive(Incoming& lane) {
   const Tensor& tensor = lane.tensors.at(lane.next++).first;
   const auto& [role, block, micro_batch] = tensor;
-  Action action{.block = block,
+  Action action{.lane = lane.lane,
+                .block = block,
                 .micro_batch = micro_batch,
                 .writes = {activations_.take(role, block, micro_batch)}};
   // Receives of a lane run in turn: a wait for an earlier action than one waited for says nothing.
@@ -52,7 +52,7 @@ void Transfers::receive(Incoming& lane) {
     action.after.push_back(*freed);
   }
   begun_.insert(tensor);
-  received_[tensor] = writer_.add(lane.kind, std::move(action));
+  received_[tensor] = writer_.add(ActionKind::receive, std::move(action));
 }
 
 /// One transfer ahead of the visit: a rank that waits for the next one has work meanwhile.
@@ -85,12 +85,12 @@ void Transfers::send(BufferRole role, int block, int micro_batch, int index) {
   const int to = stages.rank_of(role == BufferRole::output ? block + 1 : block);
   // Each of two ranks is above and below the other; all then goes down.
   const bool down = to == (writer_.program.coordinate + 1) % writer_.layout.pipeline_degree();
-  Action action{.block = block,
+  Action action{.lane = down ? Lane::send_down : Lane::send_up,
+                .block = block,
                 .micro_batch = micro_batch,
                 .reads = {activations_.at(role, block, micro_batch)},
                 .after = {index}};
-  const int sent =
-      writer_.add(down ? ActionKind::send_down : ActionKind::send_up, std::move(action));
+  const int sent = writer_.add(ActionKind::send, std::move(action));
   // One transfer late, so that the compute lane need not wait for it.
   discard_before(sent);
   if (role == BufferRole::output && writer_.keeps_output(block)) {
@@ -130,10 +130,10 @@ void Transfers::wait_sent(BufferRole role, int block, int micro_batch, Action& a
 void Transfers::finish() { discard_before(static_cast<int>(writer_.program.actions.size())); }
 
 void Transfers::close() {
-  for (const ActionKind kind : {ActionKind::receive_down, ActionKind::receive_up}) {
+  for (const Lane lane : {Lane::receive_down, Lane::receive_up}) {
     int waited = -1;
     for (Action& action : writer_.program.actions) {
-      if (action.kind != kind) continue;
+      if (action.lane != lane) continue;
       if (!action.after.empty()) break;
       const int freed = activations_.freed_by(action.writes.front()).value();
       if (freed <= waited) continue;

@@ -44,7 +44,7 @@ class Transfers {
   };
   /// What comes on one lane, in the order in which it is sent.
   struct Incoming {
-    ActionKind kind = ActionKind::receive_down;
+    Lane lane = Lane::receive_down;
     std::vector<std::pair<Tensor, std::size_t>> tensors{};  ///< with Arrival::visit
     std::size_t next = 0;
     int waited = -1;  ///< compute action waited for so far

@@ -42,7 +42,7 @@ struct Writer {
 
   int add(ActionKind kind, Action action) {
     action.kind = kind;
-    if (action.lane == Lane::compute) action.lane = lanes_of(kind).front();
+    if (action.lane == Lane::compute) action.lane = kind_row(kind).lanes.front();
     write_work(action);
     program.actions.push_back(std::move(action));
     return static_cast<int>(program.actions.size()) - 1;

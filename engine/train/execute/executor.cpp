@@ -27,28 +27,21 @@ std::shared_ptr<const Event> moment(const Stream& stream) {
   return event;
 }
 
-/// What the offloader keeps in bytes of several types.
-bool in_bytes(BufferRole role) {
-  using enum BufferRole;
-  return role == state_slot || role == gradient_slot || role == host_input || role == fetched_input;
-}
-
-/// Buffers of a program that the executor allocates; the others belong to the state store, to the
-/// source of batches and to autograd.
-bool allocated(BufferRole role) {
-  using enum BufferRole;
-  return role == gathered || role == whole_gradient || role == shard_sum || role == wire ||
-         role == second_shard || role == coded_parameters || role == coded_gradient ||
-         in_bytes(role);
-}
-
 /// `gradients`: as they are held.
-at::ScalarType type_of(BufferRole role, at::ScalarType compute, at::ScalarType gradients) {
-  using enum BufferRole;
-  if (role == whole_gradient || role == shard_sum) return gradients;
-  if (role == gathered || role == second_shard) return compute;
-  if (role == coded_parameters || role == coded_gradient) return at::kByte;
-  return role == wire ? at::kBFloat16 : at::kFloat;
+at::ScalarType type_of(Elements elements, at::ScalarType compute, at::ScalarType gradients) {
+  switch (elements) {
+    case Elements::parameters:
+      return compute;
+    case Elements::gradients:
+      return gradients;
+    case Elements::wire:
+      return at::kBFloat16;
+    case Elements::none:
+    case Elements::codes:
+    case Elements::mixed:
+      break;
+  }
+  return at::kByte;
 }
 
 }  // namespace
@@ -86,7 +79,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
   for (auto& [channel, ranks] : communicators) {
-    if (channel.axis == CommAxis::pipeline && !options.device.is_cuda())
+    if (channel.axis == Axis::pipeline && !options.device.is_cuda())
       transfer_threads_.try_emplace(channel.lane, [&link = *ranks] { link.cancel(); });
   }
   allocate_buffers();
@@ -109,7 +102,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   context_.sample_seed = at::zeros({}, fp32);
   if (options.dropout)
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
-  loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
+  loaded_.resize(strategy.training.batches().size());
   segment_of_.resize(strategy.training.actions.size());
   if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
     segments_ = find_segments(strategy.training);
@@ -123,7 +116,7 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   Prepared prepared(program);
   for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
-    if (action.kind == ActionKind::receive_down || action.kind == ActionKind::receive_up)
+    if (action.kind == ActionKind::receive)
       prepared.received[to_index(action.writes.front())] = boundary_tensors(action.block);
     for (const auto* waits : {&action.after, &action.after_previous}) {
       for (const int other : *waits) {
@@ -141,7 +134,7 @@ void Executor::allocate_buffers() {
       std::map<BufferRole, int> seen;
       for (std::size_t id = 0; id < prepared->buffers.size(); ++id) {
         const Buffer& buffer = prepared->program->buffers[id];
-        if (allocated(buffer.role) && !buffer.transient)
+        if (role_row(buffer.role).elements != Elements::none && !buffer.transient)
           visit(std::pair(buffer.role, seen[buffer.role]++), buffer, prepared->buffers[id]);
       }
     }
@@ -153,12 +146,13 @@ void Executor::allocate_buffers() {
   });
   std::map<std::pair<BufferRole, int>, at::Tensor> tensors;
   each([&](const auto& place, const Buffer& buffer, at::Tensor& tensor) {
-    if (in_bytes(buffer.role)) {
+    const Elements own = role_row(buffer.role).elements;
+    if (own == Elements::mixed) {
       tensor = offloader_.allocate(buffer);  // of the training program alone
       return;
     }
     if (!tensors.contains(place)) {
-      const at::ScalarType dtype = type_of(buffer.role, options_.compute, states_.gradient_type());
+      const at::ScalarType dtype = type_of(own, options_.compute, states_.gradient_type());
       DSTRAIN_CHECK(static_cast<int>(c10::elementSize(dtype)) == buffer.width,
                     "the program's elements are of another width");
       tensors[place] =
@@ -305,7 +299,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     std::size_t last = i;
     if (training) {
-      const auto phase = phase_of(action.kind);
+      const auto phase = kind_row(action.kind).phase;
       if (phase && action.lane == Lane::compute) timer_.enter(*phase, compute);
     }
     if (segment) {
@@ -345,7 +339,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
   const Action& action = prepared.program->actions[i];
   BlockContext of_micro_batch = context;
   if (action.lane == Lane::compute_beside) of_micro_batch.peers = peers_beside_;
-  if (action.kind == ActionKind::recompute) of_micro_batch.mode = Mode::recompute;
+  if (pass_of(action.kind) == work::Pass::again) of_micro_batch.mode = Mode::recompute;
   if (&prepared == &training_ && action.block >= 0)
     of_micro_batch.dropout_seed = dropout_seed(action.micro_batch);
   using enum ActionKind;
@@ -354,10 +348,8 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       break;
     case discard:
       break;
-    case send_down:
-    case send_up:
-    case receive_down:
-    case receive_up:
+    case send:
+    case receive:
       transfer(prepared, i);
       break;
     case gather:

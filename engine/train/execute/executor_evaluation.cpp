@@ -122,10 +122,10 @@ at::Tensor Executor::answer_logps(BatchSource& source, std::int64_t micro_batche
 
 bool Executor::has_head() const {
   const int head = static_cast<int>(model_.blocks.size()) - 1;
-  const Communicator* tensor = evaluation_context_.peers.along(CommAxis::tensor);
+  const Communicator* tensor = evaluation_context_.peers.along(Axis::tensor);
   return (tensor == nullptr || tensor->rank() == 0) &&
          std::ranges::any_of(evaluation_.program->actions, [&](const Action& action) {
-           return action.kind == ActionKind::forward && action.block == head;
+           return pass_of(action.kind) == work::Pass::forward && action.block == head;
          });
 }
 

@@ -11,7 +11,8 @@ namespace dstrain {
 
 std::vector<CountingCommunicator*> Executor::exchanging_in_graphs(Lane lane) const {
   std::vector<CountingCommunicator*> list;
-  for (const CommAxis axis : {CommAxis::tensor, CommAxis::sequence}) {
+  for (const Axis axis : kAxes) {
+    if (!kAxesInBlocks.contains(axis)) continue;
     if (CountingCommunicator* ranks = communicators_.find({axis, lane})) list.push_back(ranks);
   }
   return list;
@@ -43,7 +44,8 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
         const Action& action = training_.program->actions[to_index(i)];
         perform(training_, to_index(i), batch_of(action, source), inputs, context_);
         training_.activations.free(action);
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
+        const auto pass = pass_of(action.kind);
+        if (pass == work::Pass::backward || pass == work::Pass::weight) {
           // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
           for (const int group : cost_.blocks[to_index(action.block)].groups) {
             if (states_.trainable(group)) states_.settle_gradients(group);

@@ -44,22 +44,21 @@ void Executor::rehearse(Prepared& prepared, BatchSource& source, const StepInput
 }
 
 bool Executor::left_out(Prepared& prepared, const Action& action) {
-  using enum ActionKind;
-  if (action.kind == receive_down || action.kind == receive_up) {
+  const bool transfer = transfers(action.kind);
+  if (transfer && action.comm.front().op == CommOp::receive) {
     const std::size_t id = to_index(action.writes.front());
     prepared.activations.outputs[id] = prepared.received[id];
     for (at::Tensor& tensor : prepared.activations.outputs[id]) tensor.zero_();
     return true;
   }
-  return transfers(action.kind) || action.kind == norm || action.kind == update ||
-         action.kind == fetch_states || action.kind == evict_states;
+  return transfer || ends_step(action.kind);
 }
 
 void Executor::transfer(Prepared& prepared, std::size_t i) {
   const Action& action = prepared.program->actions[i];
   const Comm& comm = action.comm.front();
   const bool sends = comm.op == CommOp::send;
-  Communicator& link = communicator({CommAxis::pipeline, action.lane});
+  Communicator& link = communicator({Axis::pipeline, action.lane});
   const int peer = 1 - link.rank();  // a link has two ranks
   Tensors tensors;
   if (sends) {
@@ -127,13 +126,13 @@ Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
 }
 
 void Executor::move_input(Prepared& prepared, const Action& action) {
-  const bool fetch = action.kind == ActionKind::fetch_input;
+  const bool fetch = action.lane == Lane::copy_in;
   const Stream& stream = lane(action.lane);
-  const int host =
-      prepared.program->find(fetch ? action.reads : action.writes, BufferRole::host_input);
+  const auto& move = std::get<work::Move>(action.work.front());
+  const int host = fetch ? move.from.buffer : move.to.buffer;
   const at::Tensor& memory = prepared.buffers[to_index(host)];
   if (!fetch) return offloader_.evict_input(host, memory, output_for(prepared, action), stream);
-  const int slot = action.writes.front();
+  const int slot = move.to.buffer;
   prepared.activations.outputs[to_index(slot)] =
       offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
 }

@@ -17,7 +17,7 @@ std::map<CommAxis, int> indices_along(const Communicators& communicators) {
   std::map<CommAxis, int> indices;
   for (const auto& [channel, ranks] : communicators) {
     // Links between stages have two ranks.
-    if (channel.axis != CommAxis::pipeline) indices[channel.axis] = ranks->rank();
+    if (channel.axis != Axis::pipeline) indices[channel.axis] = ranks->rank();
   }
   return indices;
 }
@@ -72,8 +72,7 @@ void GroupWork::code(const Action& action, const work::Code& code, const Buffers
   if (code.decode && !code.sum) return decode_shards(group, from, to);
   const auto shard = static_cast<int>(memory_.begin_of(code.shard, code.share));
   if (code.sum) return sum_messages(group, shard, from, to);
-  const bool gradient =
-      buffers.program.buffers[to_index(code.to.buffer)].role == BufferRole::coded_gradient;
+  const bool gradient = action.lane == Lane::reduce;
   if (!gradient || group.format != CodeFormat::int4)
     return encode_shard(group, shard, from, to, from.scalar_type());
   // Groups lie one after the other in the whole, and inner groups are counted over all replicas.
@@ -103,7 +102,7 @@ void GroupWork::bind_whole(const Action& action, const Buffers& buffers) {
 
 void GroupWork::run(const Action& action, const Buffers& buffers, std::int64_t step,
                     const Stream& stream) {
-  if (action.kind == ActionKind::reduce) states_.settle_gradients(action.group);
+  if (action.lane == Lane::reduce) states_.settle_gradients(action.group);
   for (const Work& work : action.work) {
     if (const auto* exchange = std::get_if<work::Exchange>(&work)) {
       this->exchange(action, *exchange, buffers);

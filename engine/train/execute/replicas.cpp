@@ -22,14 +22,6 @@ namespace {
 constexpr std::int64_t kNobody = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kNameBytes = 64;  ///< of a host
 
-Axes without(Axes axes, Axes others) {
-  Axes rest;
-  for (const Axis axis : kAxes) {
-    if (axes.contains(axis) && !others.contains(axis)) rest = rest | axis;
-  }
-  return rest;
-}
-
 /// Names of the hosts of all ranks. Collective.
 std::vector<std::string> hosts_of_all(Communicator& world, c10::Device device) {
   const at::Tensor names = at::zeros({world.size(), kNameBytes}, at::kByte);
@@ -87,7 +79,7 @@ bool Replicas::on_device(int group) const {
 
 std::int64_t Replicas::row(const Set& set, int rank) const {
   // Those of a tied group are told apart by their line, not by their stage.
-  const Axes others = without(kAllAxes, set.tied ? set.equal | Axis::pipeline : set.equal);
+  const Axes others = kAllAxes - (set.tied ? set.equal | Axis::pipeline : set.equal);
   return set.first + mesh_.coordinate(rank, others);
 }
 

@@ -18,16 +18,14 @@ constexpr std::size_t kMaxRecorded = 8192;
 /// the host would be too slow.
 bool exchanges_in_graph(const Action& action, bool two_at_once) {
   return std::ranges::all_of(action.comm, [&](const Comm& comm) {
-    return comm.axis == CommAxis::sequence || (comm.axis == CommAxis::tensor && two_at_once);
+    return comm.axis == Axis::sequence || (comm.axis == Axis::tensor && two_at_once);
   });
 }
 
 bool recordable(const Action& action, bool two_at_once) {
   using enum ActionKind;
   return exchanges_in_graph(action, two_at_once) &&
-         (action.kind == forward || action.kind == recompute || action.kind == backward ||
-          action.kind == backward_input || action.kind == backward_weight || action.kind == clear ||
-          action.kind == release);
+         (runs_block(action.kind) || action.kind == clear || action.kind == release);
 }
 
 /// Those of one lane.
@@ -56,7 +54,7 @@ std::vector<Segment> segments_of(Lane lane, const Program& program) {
       continue;
     }
     // Between the phases a step is timed.
-    const std::optional<Phase> own = phase_of(action.kind);
+    const std::optional<Phase> own = kind_row(action.kind).phase;
     if (runs_block && own && phase && *own != *phase) close();
     // A wait may be moved before a clear or a release, but not before the work of a block.
     const auto enqueued_later = [&](int other) { return other >= open.actions.front(); };
@@ -92,7 +90,7 @@ bool worth_recording(const Program& program, const ModelCost& cost) {
       static_cast<std::size_t>(std::ranges::count_if(program.actions, [&](const Action& a) {
         return a.block >= 0 && recordable(a, two_at_once);
       }));
-  const std::size_t buffers = program.buffers_of(BufferRole::batch).size();
+  const std::size_t buffers = program.batches().size();
   const bool one_phase = to_index(program.micro_batches) % buffers == 0;
   return recorded * (one_phase ? 1 : buffers) <= kMaxRecorded;
 }

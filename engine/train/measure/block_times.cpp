@@ -31,7 +31,7 @@ class BlockTimer final : public StepObserver {
     for (const Span& span : spans_) {
       const Action& action = training_.actions[span.action];
       BlockTime& time = times.at(to_index(action.block));
-      (action.kind == ActionKind::forward ? time.forward_s : time.backward_s) +=
+      (pass_of(action.kind) == work::Pass::forward ? time.forward_s : time.backward_s) +=
           span.end->seconds_since(*span.begin);
     }
   }
@@ -44,16 +44,7 @@ class BlockTimer final : public StepObserver {
   };
 
   [[nodiscard]] bool timed(std::size_t action) const {
-    switch (training_.actions[action].kind) {
-      case ActionKind::forward:
-      case ActionKind::recompute:
-      case ActionKind::backward:
-      case ActionKind::backward_input:
-      case ActionKind::backward_weight:
-        return true;
-      default:
-        return false;
-    }
+    return runs_block(training_.actions[action].kind);
   }
   Event mark() {
     Event event(device_, Event::Timing::yes);

@@ -47,7 +47,7 @@ void TraceRegions::begin_step(std::int64_t step) {
 }
 
 void TraceRegions::begin(std::size_t action) {
-  const auto phase = phase_of(training_.actions[action].kind);
+  const auto phase = kind_row(training_.actions[action].kind).phase;
   if (phase && (!phase_ || std::string_view(region_name(*phase)) != region_name(*phase_))) {
     phase_scope_.reset();
     open(phase_scope_, region_name(*phase));

@@ -64,9 +64,6 @@ class KinetoFiles {
   std::filesystem::path source_;
 };
 
-/// All axes but that of stages.
-constexpr Axes kWithinStage = {Axis::data, Axis::shard, Axis::expert, Axis::sequence, Axis::tensor};
-
 /// The note about the files.
 std::string write_files(profiler::ProfilerResult& result, const trace::Recording& recording,
                         const std::filesystem::path& actions_file,
@@ -112,7 +109,7 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
   }
   const Mesh& mesh = session.strategy().mesh;
   const auto records = [&](int rank) {
-    const bool first_of_stage = mesh.coordinate(rank, kWithinStage) == 0;
+    const bool first_of_stage = mesh.coordinate(rank, kAllAxes - Axis::pipeline) == 0;
     return ranks.empty() ? records_trace(rank, world.size, world.local_size, first_of_stage)
                          : std::ranges::find(ranks, rank) != ranks.end();
   };

@@ -572,12 +572,12 @@ void RunReport::report_memory() {
 void RunReport::report_communication(std::int64_t steps) {
   const auto purpose = [](const CommChannel& channel) {
     if (channel.lane == Lane::gather) return "parameters";
-    if (channel.axis == CommAxis::pipeline) return "activations between stages";
+    if (channel.axis == Axis::pipeline) return "activations between stages";
     if (channel.lane == Lane::compute) {
       if (channel.axis == CommAxis::world) return "norm and metrics";
       return channel.axis.axes().contains(Axis::shard) ? "momentum of matrices" : "inside blocks";
     }
-    return channel.axis == CommAxis::data ? "gradients of replicas" : "gradients";
+    return channel.axis == Axis::data ? "gradients of replicas" : "gradients";
   };
   for (const auto& [channel, communicator] : session_.communicators()) {
     if (communicator->size() == 1 || steps == 0) continue;

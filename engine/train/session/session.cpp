@@ -325,14 +325,15 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
   };
   add(kWorldChannel);
   // The next token is chosen among ranks also by a stage that exchanges nothing in training.
-  for (const CommAxis axis : {CommAxis::sequence, CommAxis::tensor}) {
-    if (!prompts_.empty() && strategy_->layout.degree(axis.axes()) > 1) add({axis, Lane::compute});
+  for (const Axis axis : kAxes) {
+    const bool chooses = kAxesInBlocks.contains(axis) && !prompts_.empty();
+    if (chooses && strategy_->layout.degree(axis) > 1) add({axis, Lane::compute});
   }
   for (const ChannelGroup& group :
        channel_groups(all, strategy_->layout, strategy_->mesh, world.rank)) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),
                                 static_cast<int>(group.ranks.size()));
-    const bool link = group.channel.axis == CommAxis::pipeline;
+    const bool link = group.channel.axis == Axis::pipeline;
     const auto began = std::chrono::steady_clock::now();
     auto communicator = world.communicator(
         {.name = group.name,

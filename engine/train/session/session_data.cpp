@@ -116,7 +116,7 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
 FeederOptions Session::feeder_options(bool training) const {
   FeederOptions options =
       image_feeder_options(recipe_, model_.channels, model_.image_size, device_.device, training);
-  options.buffers = strategy_->training.buffers_of(BufferRole::batch).size();
+  options.buffers = strategy_->training.batches().size();
   options.beside_copies = streams_states(strategy_->training);
   return options;
 }

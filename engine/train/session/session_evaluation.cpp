@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
+#include "engine/recipe/axes.h"
 #include "engine/train/execute/compute_type.h"
 #include "engine/train/session/cached_answers.h"
 #include "engine/train/session/session.h"
@@ -89,8 +90,7 @@ int Session::first_rank_with_head() const {
 }
 
 bool Session::has_whole_weights() const {
-  const Degrees degrees = mesh_degrees(recipe_.parallel, strategy_->mesh.world_size());
-  if (degrees.pipeline * degrees.tensor * degrees.sequence * degrees.expert > 1) return false;
+  if (product(given_degrees(recipe_.parallel), kAllAxes) > 1) return false;
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group)
     if (!states_->resident_parameters(group).defined()) return false;
   return recipe_.precision.compute != ComputeType::fp8;

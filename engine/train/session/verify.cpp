@@ -8,6 +8,8 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/mesh/split.h"
+#include "engine/recipe/axes.h"
 #include "engine/train/session/session.h"
 
 namespace dstrain {
@@ -95,7 +97,7 @@ double bf16_spacing(float value) { return value == 0 ? 0 : std::ldexp(1.0, std::
 /// ranks hold other parts of tensors they are other ones.
 bool rounds_otherwise(const Recipe& recipe) {
   return recipe.precision.states == StateType::bf16 &&
-         recipe.parallel.tensor * recipe.parallel.expert > 1;
+         product(given_degrees(recipe.parallel), axes_of(Cut::expert)) > 1;
 }
 
 /// Fills in all that is about weights; `u` is the unit roundoff.
@@ -122,8 +124,7 @@ void compare_weights(const Weights& start, const Weights& reference, const Weigh
     }
   }
   step.update_difference = update > 0 ? std::sqrt(difference / update) : std::sqrt(difference);
-  step.update_tolerance =
-      std::sqrt(4 * u + (update > 0 ? rounding / update : 0));
+  step.update_tolerance = std::sqrt(4 * u + (update > 0 ? rounding / update : 0));
 }
 
 }  // namespace
@@ -160,8 +161,7 @@ std::vector<VerifyStep> verify_strategy(const Recipe& given, const World& world,
   const bool shared = shares_statistics(recipe);
   if (shared) {
     // Its micro-batch is that of all data ranks, in their order.
-    const ParallelConfig& axes = recipe.parallel;
-    alone.batch.micro *= world.size / (axes.pipeline * axes.tensor * axes.sequence);
+    alone.batch.micro *= static_cast<int>(world.size / ranks_per_sample(recipe.parallel));
     alone.batch_norm.over = BatchNormOver::micro_batch;
   }
 
