@@ -14,6 +14,7 @@
 #include "engine/base/index.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/wires_text.h"
 #include "engine/recipe/choices.h"
 
@@ -411,6 +412,12 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
     line("offload", describe(strategy.placement) +
                         (strategy.options.transient_slots ? ", beside backward and forward" : ""));
   line("batch", batch_equation(batch));
+  if (plan.machine.shares_memory) {
+    const UsefulThreads useful = useful_threads(strategy.layout, cost);
+    line("threads", fmt::format("{} a rank; the forward of the median block takes {} on one, which "
+                                "is worth at most {}",
+                                plan.machine.threads, duration(useful.block_s), useful.most));
+  }
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
   text += "\n" + stage_table(plan, strategy) + memory_table(plan) + "\n" +
@@ -506,6 +513,10 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"compute_s", step.compute_s},
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
+  if (plan.machine.shares_memory) {
+    json["threads"] = plan.machine.threads;
+    json["most_threads"] = useful_threads(strategy.layout, cost).most;
+  }
   if (const auto lone_s = lone_step(strategy, cost, plan.machine))
     json["step_without_exchanges_s"] = *lone_s;
   if (const int hosts = num_hosts(strategy, plan.machine); hosts > 1) {
