@@ -101,7 +101,7 @@ Machine cpu() {
       .name = "cpu",
       // Fitted, as are the rates of memory, convolutions and other arithmetic and the times to
       // begin, to steps of 31 small models in fp32 on one thread of a Xeon with AVX-512 (ViTs,
-      // BLOOMs, Qwens, MobileNetV2, EfficientNet, ConvNeXt, ResNet), 2026-11-30: 27 of them are met
+      // BLOOMs, Qwens, MobileNetV2, EfficientNet, ConvNeXt, ResNet), 2026-11-30: 28 of them are met
       // within 25 %. Slower than planned are a head of 32,000 tokens on a width of 64, as its
       // softmax is not counted, and ResNet-50 on 32 pixels, whose weights are reordered.
       .flops_per_s = 107e9,
