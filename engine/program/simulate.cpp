@@ -201,7 +201,10 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
                            seconds_at(in_fp8, machine_.fp8_flops_per_s) +
                            seconds_at(in_attention + slower, machine_.attention_flops_per_s);
   const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
-  demand.busy_s += product_s + memory_s;
+  // Backward has two products for each one.
+  const double begin_s =
+      static_cast<double>(block.layers.size()) * (backward ? 2 : 1) * machine_.layer_s;
+  demand.busy_s += product_s + memory_s + begin_s;
   demand.use(Resource::sm, product_s);
   demand.use(Resource::memory, memory_s);
 }
@@ -263,7 +266,9 @@ double Simulator::host_s(const Action& action) const {
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
   double busy_s = 0, sm_s = 0, memory_s = 0;
   for (const KernelCost& kernel : kernels) {
-    const double arithmetic_s = std::max(seconds(kernel.products, machine_.flops_per_s),
+    const double products_rate =
+        machine_.conv_flops_per_s > 0 ? machine_.conv_flops_per_s : machine_.flops_per_s;
+    const double arithmetic_s = std::max(seconds(kernel.products, products_rate),
                                          seconds(kernel.vector, machine_.vector_flops_per_s));
     const double moving_s = seconds(static_cast<double>(kernel.bytes), machine_.memory_bytes_per_s);
     busy_s += std::max(arithmetic_s, moving_s) + kernel.launches * machine_.launch_s;

@@ -19,7 +19,9 @@ struct Machine {
   double attention_flops_per_s = 0;    ///< and inside attention; 0: as fast as others
   double wide_attention_times = 1;     ///< how much longer it takes in wide heads
   double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted
+  double conv_flops_per_s = 0;         ///< products of blocks of images; 0: as fast as others
   double launch_s = 0;                 ///< of a kernel that has nothing to do
+  double layer_s = 0;                  ///< of a layer of other blocks; 0: all are in a graph
   double host_block_s = 0;             ///< to enqueue forward of a block outside CUDA graphs
   double memory_bytes_per_s = 0;       ///< device memory, read + write
   double link_bytes_per_s = 0;         ///< bus bandwidth of a collective inside a node
@@ -54,6 +56,7 @@ struct Machine {
   GpuLimits limits = kCpuLimits;
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
+  int threads = 1;  ///< of a rank on a CPU, all together have these rates
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine h100();

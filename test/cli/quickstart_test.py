@@ -21,6 +21,14 @@ with tempfile.TemporaryDirectory() as scratch:
     assert len(listed) == 2, listed
     expect_success(run("checkpoint", "verify", directory))
     expect_success(run("checkpoint", "export", directory, f"{scratch}/exported"))
+    # Its blocks are too small for two threads.
+    said = "threads: 1 of 2, as the forward of the median block is planned with 0.51 ms on one thread"
+    one = run("launch", "recipes/quickstart.yaml", "--ranks", 1, "--env", "OMP_NUM_THREADS=2", "--set", f"run.output={scratch}/one",
+              "--set", "run.epochs=1", "--set", "run.evaluate=23")
+    assert said in expect_success(one), one.stdout
+    evaluated = run("evaluate", only_run(f"{scratch}/one"), "--ranks", 1, "--env", "OMP_NUM_THREADS=2")
+    assert said in expect_success(evaluated), evaluated.stdout
+    assert "threads" not in expect_success(run("evaluate", only_run(f"{scratch}/one"), "--ranks", 1, "--env", "OMP_NUM_THREADS=1"))
     verified = expect_success(run("verify", "recipes/quickstart.yaml", "--ranks", 2, "--steps", 3))
     assert "passed" in verified, verified
 print("quickstart: ok")

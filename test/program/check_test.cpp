@@ -99,6 +99,18 @@ TEST_CASE("every program of every strategy is sound", "[program][property]") {
   CHECK(cases == 5760);
 }
 
+TEST_CASE("two micro-batches at once are sound where one group has the gradients of all blocks",
+          "[program]") {
+  const int stage = GENERATE(2, 3), groups = GENERATE(1, 2), micro_batches = GENERATE(2, 3);
+  ModelCost cost = test::small_model_cost(4);
+  cost.groups.resize(static_cast<std::size_t>(groups));
+  for (std::size_t b = 0; b < 4; ++b) cost.blocks[b].groups = {groups == 2 && b > 0 ? 1 : 0};
+  const Mesh mesh(2, {.shard = 2});
+  test::require_sound({zero_layout(stage, mesh, cost, {}),
+                       cost,
+                       {.micro_batches = micro_batches, .two_at_once = true}});
+}
+
 TEST_CASE("no wait of any program can be left out", "[program][property]") {
   std::size_t removed = 0;
   for_each_case([&](const Case& c) {

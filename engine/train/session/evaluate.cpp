@@ -74,6 +74,7 @@ void evaluate_finished(const LoadedRecipe& loaded, const World& world, const std
     record.enter(-1, "read the checkpoint");
     session.states().restore(*reader);
   }
+  for (const std::string& note : session.notes()) progress->note(note);
   const SectionScope section(record, RankSection::evaluate);
   record.enter(-1, "evaluate");
   const auto begin = std::chrono::steady_clock::now();

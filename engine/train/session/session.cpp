@@ -22,6 +22,7 @@
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/models/trainable.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
@@ -146,6 +147,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
   record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
+  choose_threads();
   look_at_last_step();
   describe_mixture();
 
@@ -200,6 +202,14 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
         "run.generate: weights are not whole on a rank, or products are in 8 bits, so each token "
         "of "
         "an answer is a pass over whole samples; `dstrain generate RUN --test N` answers faster");
+}
+
+void Session::choose_threads() {
+  if (device_.is_cuda()) return;
+  const UsefulThreads useful = useful_threads(strategy_->layout, cost_);
+  threads_.emplace(useful.most);
+  if (threads_->used() < threads_->given())
+    notes_.push_back(fewer_threads_text(useful, threads_->given()));
 }
 
 /// What this rank is planned to hold fits its device, or memory.limit. On a CPU that the recipe

@@ -8,6 +8,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/data/mixture.h"
+#include "engine/device/operator_threads.h"
 #include "engine/models/groups.h"
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
@@ -41,6 +42,8 @@ class Session {
   [[nodiscard]] Bytes room_for_copies(const World& world) const;
   [[nodiscard]] Executor& executor() { return *executor_; }
   [[nodiscard]] const Communicators& communicators() const { return communicators_; }
+  /// Threads of operators on the CPU; 1 on a GPU.
+  [[nodiscard]] int threads() const { return threads_ ? threads_->used() : 1; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
   /// Positions of an epoch of training: the samples, but of a mixture (data.epoch_of).
@@ -132,6 +135,8 @@ class Session {
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.
   [[nodiscard]] int timed_every(const Machine& machine) const;
+  /// Takes from operators on the CPU the threads that their work is not worth, with a note.
+  void choose_threads();
   void require_memory(const World& world, const Machine& machine) const;
   void require_host_memory(const World& world) const;
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
@@ -159,6 +164,7 @@ class Session {
   Model model_;
   ModelCost cost_;
   std::unique_ptr<Strategy> strategy_;
+  std::optional<OperatorThreads> threads_;  ///< on the CPU
   int data_rank_ = 0;
   SkippedExchanges skipped_;
   Communicators communicators_;

@@ -12,6 +12,7 @@
 #include "engine/base/host_name.h"
 #include "engine/base/job_environment.h"
 #include "engine/checkpoint/base_weights.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/measured_machine.h"
 #include "engine/samples/share.h"
 #include "engine/trace/request.h"
@@ -70,7 +71,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
   // The phase before left cached memory, in other sizes.
   if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
-                    machine_of(world.device));
+                    on_threads(machine_of(world.device), session_.threads()));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
                                     .rank = world.rank,
                                     .world_size = world.size,
