@@ -45,6 +45,10 @@ class LowRank {
   [[nodiscard]] Flops flops(std::int64_t rows) const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(a_.numel() + b_.numel());
   }
+  /// Rows of x, or of its gradient, that dropout reads and writes: once forward, twice backward.
+  [[nodiscard]] Bytes dropped_traffic(std::int64_t rows, int compute_bytes) const {
+    return options_.dropout > 0 ? 2 * rows * a_.shape.back() * compute_bytes : 0;
+  }
   /// Kept for backward beside x: the rows of x a^T.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const {
     return rows * options_.rank * compute_bytes;

@@ -31,8 +31,8 @@ UsefulThreads useful_threads(const Layout& layout, const ModelCost& cost) {
   machine.launch_s = machine.layer_s = 0;  // threads do not share them
   std::vector<UsefulThreads> blocks;
   for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
-    blocks.push_back({.block_s = block_seconds(ActionKind::forward, b, layout, cost, machine) -
-                                 exchange_seconds(ActionKind::forward, b, layout, cost, machine),
+    blocks.push_back({.block_s = block_seconds(work::Pass::forward, b, layout, cost, machine) -
+                                 exchange_seconds(work::Pass::forward, b, layout, cost, machine),
                       .wake_s = wake_seconds(cost.blocks[static_cast<std::size_t>(b)])});
   }
   std::ranges::sort(blocks, {}, [](const UsefulThreads& one) { return one.block_s / one.wake_s; });

@@ -513,7 +513,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"samples_per_s", samples_per_s(plan, batch)}};
   if (plan.machine.shares_memory) {
     json["threads"] = plan.machine.threads;
-    json["most_threads"] = useful_threads(strategy.layout, cost).most;
+    json["max_threads"] = useful_threads(strategy.layout, cost).most;
   }
   if (const auto lone_s = lone_step(strategy, cost, plan.machine))
     json["step_without_exchanges_s"] = *lone_s;

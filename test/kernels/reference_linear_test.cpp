@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "engine/base/philox.h"
+#include "engine/kernels/activation/drop_draw.h"
 #include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/linear/fp8.h"
@@ -207,7 +208,8 @@ TEST_CASE("the references of SwiGLU in codes give the codes of its gradients",
   REQUIRE(h_codes.view(at::kByte).equal(expected_h.columns.view(at::kByte)));
 }
 
-TEST_CASE("the dropout reference reads word i % 4 of counter i / 4", "[kernels][reference]") {
+TEST_CASE("the dropout reference reads half i % 8 of counter i / 8, and the mean stays",
+          "[kernels][reference]") {
   const std::int64_t count = 103;
   const at::Tensor x = at::full({count}, 3, at::kFloat), y = at::empty_like(x);
   const std::int64_t seed = 77;
@@ -219,9 +221,16 @@ TEST_CASE("the dropout reference reads word i % 4 of counter i / 4", "[kernels][
                                .share = 0.25f,
                                .dtype = DType::f32});
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto words = Philox::at(dropout_key(77, 5), 0, static_cast<std::uint64_t>(i / 4));
-    const bool kept = words.uniform(static_cast<int>(i % 4)) >= 0.25f;
-    REQUIRE(in(y)[i] == (kept ? 4.0f : 0.0f));
+    const auto words = Philox::at(dropout_key(77, 5), 0, static_cast<std::uint64_t>(i / 8));
+    const std::uint32_t half = words.word[i % 8 / 2] >> (i % 2 * 16) & 0xFFFF;
+    REQUIRE(in(y)[i] == (half >= 16384 ? 4.0f : 0.0f));
+  }
+  for (const float share : {1e-9f, 0.05f, 0.1f, 0.5f, 0.999999f}) {
+    const auto draw = kernels::DropDraw::of(share);
+    CHECK(draw.dropped >= 1);
+    CHECK(draw.dropped <= 65535);
+    CHECK(draw.factor * static_cast<float>(65536 - draw.dropped) == Approx(65536));
+    CHECK(static_cast<double>(draw.dropped) / 65536 == Approx(share).margin(1.0 / 65536));
   }
 }
 

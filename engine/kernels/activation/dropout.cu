@@ -1,4 +1,5 @@
 #include "engine/base/philox.h"
+#include "engine/kernels/activation/drop_draw.h"
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/device.cuh"
 
@@ -9,30 +10,26 @@ constexpr int kThreads = 256;
 /// A block makes the key first, which takes as long as a pack.
 constexpr int kPacksPerThread = 4;
 
-/// Eight elements, which are two counters of Philox unless rows stand elsewhere in a larger tensor
-/// and do not begin with a pack. `lowest`: of the 24 bits that Philox::uniform takes, so that a
-/// smaller number is below the share.
+/// Eight elements, which are a counter of Philox unless rows stand elsewhere in a larger tensor and
+/// do not begin with a pack.
 template <typename T>
-__device__ __forceinline__ void drop_pack(const Dropout& a, std::uint64_t key, float factor,
-                                          std::uint32_t lowest, std::int64_t pack) {
+__device__ __forceinline__ void drop_pack(const Dropout& a, std::uint64_t key, const DropDraw& draw,
+                                          std::int64_t pack) {
+  static_assert(kPack == DropDraw::kElements);
   const std::int64_t first = pack * kPack;
   const bool whole = first + kPack <= a.count;
   float x[kPack];
   if (whole) load<T, kPack>(a.x, pack).unpack(x);
   float kept[kPack];
   if (a.in_packs(kPack)) {
-    const std::int64_t counter = a.whole(first) / 4;
+    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(a.whole(first) / kPack));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(counter + half));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.word[i] >> 8 >= lowest ? factor : 0.0f;
-    }
+    for (int i = 0; i < kPack; ++i) kept[i] = draw.factor_of(words, i);
   } else {
     for (int i = 0; i < kPack && first + i < a.count; ++i) {
       const std::int64_t element = a.whole(first + i);
-      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(element / 4));
-      kept[i] = words.word[element % 4] >> 8 >= lowest ? factor : 0.0f;
+      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(element / kPack));
+      kept[i] = draw.factor_of(words, static_cast<int>(element % kPack));
     }
   }
   if (whole) {
@@ -56,13 +53,12 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   if (threadIdx.x == 0) key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
   __syncthreads();
   const std::uint64_t own_key = key;
-  const float factor = 1.0f / (1.0f - a.share);
-  const auto lowest = static_cast<std::uint32_t>(ceilf(a.share * 16777216.0f));
+  const DropDraw draw = DropDraw::of(a.share);
   const std::int64_t packs = (a.count + kPack - 1) / kPack,
                      step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
        pack < packs; pack += step)
-    drop_pack<T>(a, own_key, factor, lowest, pack);
+    drop_pack<T>(a, own_key, draw, pack);
 }
 
 }  // namespace

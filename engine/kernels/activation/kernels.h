@@ -131,9 +131,9 @@ struct SwigluCodes {
   GateActivation gate = GateActivation::silu;
 };
 
-/// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
-/// `key` falls into the lowest `share` of [0, 1). x may be a part of a larger tensor, whose
-/// elements are counted: row r of x is of its row rows[r], and column c of its column first_column
+/// y = x / (1 - share) or 0, as DropDraw has it (drop_draw.h). x may be a part of a larger tensor,
+/// whose elements are counted: row r of x is of its row rows[r], and column c of its column
+/// first_column
 /// + c.
 struct Dropout {
   const void* x;
@@ -158,10 +158,10 @@ struct Dropout {
     const std::int64_t row = element / columns, wide = whole_columns == 0 ? columns : whole_columns;
     return (rows == nullptr ? row : rows[row]) * wide + first_column + element % columns;
   }
-  /// `pack` elements from a multiple of `pack` on lie in one row, from a multiple of 4 on.
+  /// `pack` elements from a multiple of `pack` on lie in one row, from a multiple of it on.
   [[nodiscard]] constexpr bool in_packs(std::int64_t pack) const {
     return whole_tensor() ||
-           (columns % pack == 0 && whole_columns % 4 == 0 && first_column % 4 == 0);
+           (columns % pack == 0 && whole_columns % pack == 0 && first_column % pack == 0);
   }
 };
 

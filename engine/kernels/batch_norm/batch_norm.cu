@@ -1,3 +1,4 @@
+#include "engine/kernels/activation/drop_draw.h"
 #include "engine/kernels/batch_norm/channels.cuh"
 
 /// Batch norm: two kernels over the image each way, and between them one that adds up.
@@ -31,10 +32,11 @@ __device__ const float* sample_factors(const DropSamples& drop, std::int64_t sam
   if (drop.seed == nullptr) return nullptr;
   // Read here, so that a recorded graph serves steps of other seeds.
   const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*drop.seed), drop.place);
-  const float kept = 1.0f / (1.0f - drop.share);
+  constexpr int kElements = DropDraw::kElements;
+  const DropDraw draw = DropDraw::of(drop.share);
   for (auto i = static_cast<int>(threadIdx.x); i < samples; i += static_cast<int>(blockDim.x)) {
-    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(i / 4));
-    room[i] = words.uniform(i % 4) >= drop.share ? kept : 0.0f;
+    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(i / kElements));
+    room[i] = draw.factor_of(words, i % kElements);
   }
   __syncthreads();
   return room;

@@ -1,7 +1,8 @@
 #include <cmath>
 
-#include "test/kernels/reference/image_activation.h"
+#include "engine/kernels/activation/drop_draw.h"
 #include "engine/kernels/host_view.h"
+#include "test/kernels/reference/image_activation.h"
 #include "test/kernels/reference/reference.h"
 
 /// Batch norm as its definition reads, in double. Partial sums lie in the first row; the others are
@@ -26,10 +27,9 @@ double before_activation(const Args& a, std::int64_t i, std::int64_t channel) {
 double drop_factor(const DropSamples& drop, std::int64_t sample) {
   if (drop.seed == nullptr) return 1;
   const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*drop.seed), drop.place);
-  const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(sample / 4));
-  return words.uniform(static_cast<int>(sample % 4)) >= drop.share
-             ? 1 / (1 - static_cast<double>(drop.share))
-             : 0;
+  constexpr int kElements = DropDraw::kElements;
+  const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(sample / kElements));
+  return DropDraw::of(drop.share).factor_of(words, static_cast<int>(sample % kElements));
 }
 
 /// Calls body(element, channel, sample) for each element.
