@@ -6,8 +6,8 @@
 
 namespace dstrain {
 
-OperatorThreads::OperatorThreads(int most)
-    : given_(at::get_num_threads()), used_(std::min(most, given_)) {
+OperatorThreads::OperatorThreads(int max)
+    : given_(at::get_num_threads()), used_(std::min(max, given_)) {
   if (used_ < given_) at::set_num_threads(used_);
 }
 

@@ -6,8 +6,8 @@ namespace dstrain {
 /// that begin operators later divide theirs alike. The number before comes back at the end.
 class OperatorThreads {
  public:
-  /// At most `most` (>= 1) of those that the process is given (OMP_NUM_THREADS, else its cores).
-  explicit OperatorThreads(int most);
+  /// At most `max` (>= 1) of those that the process is given (OMP_NUM_THREADS, else its cores).
+  explicit OperatorThreads(int max);
   ~OperatorThreads();
   OperatorThreads(const OperatorThreads&) = delete;
   OperatorThreads& operator=(const OperatorThreads&) = delete;

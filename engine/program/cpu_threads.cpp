@@ -12,7 +12,7 @@ namespace {
 /// models on two threads took longer than the half of one thread by 0.12 to 0.19 ms for each layer,
 /// and by 0.1 to 0.28 ms for each kernel (two cores, 2026-11-30). More threads were not measured.
 constexpr double kWakeLayer = 0.14e-3, kWakeKernel = 0.2e-3;
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 /// Waiting for a thread more in its forward.
 double wake_seconds(const BlockCost& block) {
@@ -37,8 +37,7 @@ UsefulThreads useful_threads(const Layout& layout, const ModelCost& cost) {
   }
   std::ranges::sort(blocks, {}, [](const UsefulThreads& one) { return one.block_s / one.wake_s; });
   UsefulThreads median = blocks[(blocks.size() - 1) / 2];
-  median.most =
-      static_cast<int>(std::clamp<double>(median.block_s / median.wake_s, 1, kMostThreads));
+  median.max = static_cast<int>(std::clamp<double>(median.block_s / median.wake_s, 1, kMaxThreads));
   return median;
 }
 
@@ -47,7 +46,7 @@ std::string fewer_threads_text(const UsefulThreads& useful, int given) {
   return fmt::format(
       "threads: {} of {}, as the forward of the median block is planned with {:.2g} ms on one "
       "thread, and each more wakes up for {:.2g} ms of it",
-      useful.most, given, kMilli * useful.block_s, kMilli * useful.wake_s);
+      useful.max, given, kMilli * useful.block_s, kMilli * useful.wake_s);
 }
 
 Machine on_threads(Machine machine, int threads) {

@@ -12,7 +12,7 @@ namespace dstrain {
 struct UsefulThreads {
   double block_s = 0;  ///< the median block's forward for one micro-batch, on one thread
   double wake_s = 0;   ///< that a thread more waits in its kernels
-  int most = 1;        ///< each has as much to do as that
+  int max = 1;         ///< each has as much to do as that
 };
 [[nodiscard]] UsefulThreads useful_threads(const Layout& layout, const ModelCost& cost);
 

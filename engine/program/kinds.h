@@ -123,7 +123,7 @@ enum class BufferRole {
   parameters,       ///< of group `owner`, at rest
   gradient,         ///< of group `owner`, at rest
   master,           ///< of group `owner`
-  moments,          ///< of group `owner`, all of them
+  moments,          ///< of group `owner`: one, or all where they differ in width
   average,          ///< of the weights of group `owner` over the steps
   batch,            ///< inputs of one micro-batch
   gathered,         ///< whole parameters of a group until they are released
@@ -184,7 +184,7 @@ struct RoleRow {
   Keeps keeps = Keeps::use;
   Elements elements = Elements::none;
   bool activation = false;  ///< memory of the device that is allocated and freed as blocks run
-  /// Parts of another kind may lie in it, too: parked master weights, parameters that travel along.
+  /// Parts of another kind may lie in it, too: a parked state, parameters that travel along.
   std::optional<Holds> also = {};
   bool coded = false;  ///< in messages
 };

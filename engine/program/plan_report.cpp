@@ -414,7 +414,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
     const UsefulThreads useful = useful_threads(strategy.layout, cost);
     line("threads", fmt::format("{} a rank; the forward of the median block takes {} on one, which "
                                 "is worth at most {}",
-                                plan.machine.threads, duration(useful.block_s), useful.most));
+                                plan.machine.threads, duration(useful.block_s), useful.max));
   }
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
@@ -513,7 +513,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"samples_per_s", samples_per_s(plan, batch)}};
   if (plan.machine.shares_memory) {
     json["threads"] = plan.machine.threads;
-    json["max_threads"] = useful_threads(strategy.layout, cost).most;
+    json["max_threads"] = useful_threads(strategy.layout, cost).max;
   }
   if (const auto lone_s = lone_step(strategy, cost, plan.machine))
     json["step_without_exchanges_s"] = *lone_s;

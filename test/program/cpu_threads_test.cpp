@@ -18,7 +18,7 @@ test::Case case_of(const std::vector<double>& blocks_ms) {
 int threads_for(const std::vector<double>& blocks_ms) {
   test::Case c = case_of(blocks_ms);
   for (BlockCost& block : c.cost.blocks) block.layers.resize(8);
-  return useful_threads(c.layout, c.cost).most;
+  return useful_threads(c.layout, c.cost).max;
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ TEST_CASE("the median block says how many threads a rank on the CPU is worth", "
   CHECK(threads_for({0, 2.3, 2.3, 2.3, 0}) == 2);
   CHECK(threads_for({0, 112.1, 112.1, 112.1, 0}) == 100);
   CHECK(threads_for({1e9}) == 1024);
-  CHECK(useful_threads({}, {}).most == 1);
+  CHECK(useful_threads({}, {}).max == 1);
 }
 
 TEST_CASE("blocks of images wake threads in each of their kernels", "[program]") {
@@ -41,11 +41,11 @@ TEST_CASE("blocks of images wake threads in each of their kernels", "[program]")
   const UsefulThreads useful = useful_threads(c.layout, c.cost);
   CHECK(useful.block_s == Approx(12.1e-3));
   CHECK(useful.wake_s == Approx(6e-3));
-  CHECK(useful.most == 2);
+  CHECK(useful.max == 2);
 }
 
 TEST_CASE("a rank that uses fewer threads than it is given says how many and why", "[program]") {
-  CHECK(fewer_threads_text({.block_s = 0.507e-3, .wake_s = 1.12e-3, .most = 1}, 8) ==
+  CHECK(fewer_threads_text({.block_s = 0.507e-3, .wake_s = 1.12e-3, .max = 1}, 8) ==
         "threads: 1 of 8, as the forward of the median block is planned with 0.51 ms on one "
         "thread, and each more wakes up for 1.1 ms of it");
 }

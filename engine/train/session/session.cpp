@@ -207,7 +207,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
 void Session::choose_threads() {
   if (device_.is_cuda()) return;
   const UsefulThreads useful = useful_threads(strategy_->layout, cost_);
-  threads_.emplace(useful.most);
+  threads_.emplace(useful.max);
   if (threads_->used() < threads_->given())
     notes_.push_back(fewer_threads_text(useful, threads_->given()));
 }
