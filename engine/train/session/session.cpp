@@ -21,6 +21,7 @@
 #include "engine/base/words.h"
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
+#include "engine/device/scheduling.h"
 #include "engine/models/trainable.h"
 #include "engine/program/cpu_threads.h"
 #include "engine/program/measured_machine.h"
@@ -206,6 +207,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
 
 void Session::choose_threads() {
   if (device_.is_cuda()) return;
+  schedule_as_batch();
   const UsefulThreads useful = useful_threads(strategy_->layout, cost_);
   threads_.emplace(useful.max);
   if (threads_->used() < threads_->given())
