@@ -25,8 +25,7 @@ Graph::~Graph() = default;
 void Graph::capture(const Stream& stream, const std::function<void()>& work, const Graph* sharing) {
   state_ = std::make_unique<State>();
   const StreamScope scope(stream);
-  State* const other =
-      sharing != nullptr && sharing->captured_ ? sharing->state_.get() : nullptr;
+  State* const other = sharing != nullptr && sharing->captured_ ? sharing->state_.get() : nullptr;
   // Each graph fills it again.
   state_->zeros =
       other != nullptr
