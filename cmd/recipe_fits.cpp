@@ -39,8 +39,8 @@ int least_ranks(const ParallelConfig& parallel) {
     for (const int divisor : {parallel.zero.shard, parallel.zero.second_shard})
       data = std::lcm(data, std::int64_t{std::max(divisor, 1)});
   }
-  const std::int64_t others = ranks_per_sample(parallel), most = std::numeric_limits<int>::max();
-  return static_cast<int>(others > most / data ? most : others * data);
+  const std::int64_t others = ranks_per_sample(parallel), max = std::numeric_limits<int>::max();
+  return static_cast<int>(others > max / data ? max : others * data);
 }
 
 int check_fits(const FitsOptions& options) {

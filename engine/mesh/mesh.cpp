@@ -50,11 +50,11 @@ void check_product(int world_size, const Degrees& degrees) {
 }  // namespace
 
 std::int64_t product(const Degrees& degrees, Axes axes) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
   std::int64_t ranks = 1;
   for (const Axis axis : kAxes) {
     const std::int64_t degree = axes.contains(axis) ? std::max(degrees[axis], 1) : 1;
-    ranks = ranks > kMost / degree ? kMost : ranks * degree;
+    ranks = ranks > kMax / degree ? kMax : ranks * degree;
   }
   return ranks;
 }

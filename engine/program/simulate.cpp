@@ -216,8 +216,8 @@ bool Simulator::copied(const Exchange& exchange, const Action& action) const {
 }
 
 /// A block while another micro-batch runs, too: kernels take turns but for a half of their launches
-/// (five of six steps of convolutional models on an H200 within 10 %), and
-/// exchanges go on beside those of the other one but for a part.
+/// (five of six steps of convolutional models on an H200 within 10 %), and exchanges go on beside
+/// those of the other one but for a part.
 void Simulator::run_beside(const Action& action, Demand& demand) const {
   double shown = 0;
   for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {

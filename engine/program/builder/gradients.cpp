@@ -27,12 +27,13 @@ void Gradients::add_slots() {
     return writer_.add_buffer(BufferRole::whole_gradient, -1, elements, layout.widths.gradient);
   };
   // Each of two micro-batches under way has a slot of its own.
-  const int at_once = writer_.options.two_at_once ? 2 : 1;
-  const int slots = std::min(2 * max_own_groups(writer_, uses_), at_once * pooled);
+  const std::size_t at_once = writer_.options.two_at_once ? 2 : 1;
+  const int slots =
+      std::min(2 * max_own_groups(writer_, uses_), static_cast<int>(at_once) * pooled);
   for (int slot = 0; slot < slots; ++slot) pool_.push_back(add(largest));
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (!uses_[to_index(g)].shared || !layout.reduced_from_slot(g)) continue;
-    for (std::size_t lane = 0; lane < (writer_.options.two_at_once ? 2U : 1U); ++lane)
+    for (std::size_t lane = 0; lane < at_once; ++lane)
       collecting_[lane].own_slot[to_index(g)] = add(layout.whole_gradient_elements(g));
   }
 }

@@ -1,7 +1,6 @@
 #include "engine/train/state/view_memory.h"
 
 #include <algorithm>
-#include <span>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -28,18 +27,18 @@ bool is_slot(const Memory& memory) {
          memory.tensor.scalar_type() == at::kByte;
 }
 
-/// The bytes of a slot, one after the other, as elements like those of `others`.
-std::vector<Memory> split_like(const Memory& slot, std::span<const Memory> others) {
-  std::vector<Memory> parts;
-  std::int64_t begin = 0;
-  for (const Memory& other : others) {
-    const at::ScalarType type = type_of(other);
-    const auto bytes = elements_of(other) * static_cast<std::int64_t>(c10::elementSize(type));
-    parts.push_back({.tensor = slot.tensor.narrow(0, begin, bytes).view(type)});
-    begin += bytes;
-  }
-  DSTRAIN_CHECK(begin == slot.tensor.numel(), "a part of a slot has another size than its values");
-  return parts;
+/// The bytes of a slot as elements of a type; other memory as it is.
+Memory typed(const Memory& memory, at::ScalarType type) {
+  return is_slot(memory) ? Memory{.tensor = memory.tensor.view(type)} : memory;
+}
+
+/// The bytes of a slot as elements like those of `other`.
+Memory typed_like(const Memory& slot, const Memory& other) {
+  const at::ScalarType type = type_of(other);
+  DSTRAIN_CHECK(
+      elements_of(other) * static_cast<std::int64_t>(c10::elementSize(type)) == slot.tensor.numel(),
+      "a part of a slot has another size than its values");
+  return typed(slot, type);
 }
 
 }  // namespace
@@ -99,9 +98,9 @@ std::vector<ViewMemory::Copy> ViewMemory::copies(const work::Move& move,
                                                  const Buffers& buffers) const {
   std::vector<Memory> from = of(move.from, buffers), to = of(move.to, buffers);
   if (is_slot(from.front()) && !is_slot(to.front()))
-    from = split_like(from.front(), to);
+    from = {typed_like(from.front(), to.front())};
   else if (is_slot(to.front()) && !is_slot(from.front()))
-    to = split_like(to.front(), from);
+    to = {typed_like(to.front(), from.front())};
   DSTRAIN_CHECK(from.size() == to.size(), "a move between different numbers of tensors");
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < from.size(); ++i) copies.push_back({from[i], to[i]});
@@ -123,9 +122,6 @@ UpdateMemory ViewMemory::operands(const work::Update& update, const Buffers& buf
       views, [&](const View& view) { return dstrain::at_rest(buffer_of(view).role); });
   DSTRAIN_CHECK(rests != views.end(), "an update of which nothing rests");
   found.part = {rests->begin, rests->begin + rests->elements};
-  const auto typed = [&](const Memory& memory, at::ScalarType type) -> Memory {
-    return is_slot(memory) ? Memory{.tensor = memory.tensor.view(type)} : memory;
-  };
   found.gradient = typed(of(update.gradient, buffers).front(), states_.gradient_type());
   found.parameters = typed(of(update.parameters, buffers).front(),
                            states_.parameters_at_rest(group).memory->dtype());
