@@ -21,6 +21,7 @@ struct Philox {
 
   std::uint32_t word[4];
 
+  template <int kTimes = kRounds>
   DSTRAIN_HOST_DEVICE static Philox at(std::uint64_t key, std::uint64_t high, std::uint64_t low) {
     auto k0 = static_cast<std::uint32_t>(key);
     auto k1 = static_cast<std::uint32_t>(key >> 32);
@@ -28,7 +29,7 @@ struct Philox {
     auto c1 = static_cast<std::uint32_t>(low >> 32);
     auto c2 = static_cast<std::uint32_t>(high);
     auto c3 = static_cast<std::uint32_t>(high >> 32);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kTimes; ++round) {
       const std::uint64_t p0 = std::uint64_t{kFactor0} * c0;
       const std::uint64_t p1 = std::uint64_t{kFactor1} * c2;
       const std::uint32_t n0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;

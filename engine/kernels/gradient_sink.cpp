@@ -105,11 +105,13 @@ void GradientSink::rows(const at::Tensor& dy) const {
 void GradientSink::parts(const at::Tensor& sums) const {
   if (!wanted()) return;
   if (!sums.is_cuda()) return add(sums.sum(0));
+  const Fp32Sum sum = fp32();
   kernels::cuda::partial_sums({.partial = sums.const_data_ptr<float>(),
-                               .sum = vector(),
+                               .sum = sum.data(),
                                .rows = sums.size(0),
                                .cols = sums.size(1)},
                               current_stream());
+  sum.finish();
 }
 
 void GradientSink::add(const at::Tensor& sum) const {

@@ -44,7 +44,7 @@ class GradientSink {
   void product(const at::Tensor& a, const at::Tensor& b, ProductOptions options = {}) const;
   /// gradient [N] += sum of dy [M, N] over rows, in fp32.
   void rows(const at::Tensor& dy) const;
-  /// The same of sums over parts of the rows, fp32 [parts, N].
+  /// gradient += sums of its elements over parts of the rows, fp32 [parts, elements].
   void parts(const at::Tensor& sums) const;
   /// gradient += sum, which has as many elements, in fp32 or the compute dtype.
   void add(const at::Tensor& sum) const;

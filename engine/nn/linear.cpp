@@ -190,8 +190,8 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
     cost.backward_traffic += 2 * rows * columns() * compute_bytes;
   }
   for (const LowRank& adapter : adapters_) {
-    cost.forward_traffic += adapter.dropped_traffic(rows, compute_bytes);
-    cost.backward_traffic += 2 * adapter.dropped_traffic(rows, compute_bytes);
+    cost.forward_traffic += adapter.dropped_traffic(rows, compute_bytes, false);
+    cost.backward_traffic += adapter.dropped_traffic(rows, compute_bytes, true);
   }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);

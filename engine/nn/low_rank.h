@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/kernels/linear/low_rank.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/call.h"
@@ -45,9 +46,12 @@ class LowRank {
   [[nodiscard]] Flops flops(std::int64_t rows) const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(a_.numel() + b_.numel());
   }
-  /// Rows of x, or of its gradient, that dropout reads and writes: once forward, twice backward.
-  [[nodiscard]] Bytes dropped_traffic(std::int64_t rows, int compute_bytes) const {
-    return options_.dropout > 0 ? 2 * rows * a_.shape.back() * compute_bytes : 0;
+  /// What dropout takes as traffic: rows of x or of its gradient are read and written, once forward
+  /// and twice backward, or drawn inside products, which takes as long as to read them.
+  [[nodiscard]] Bytes dropped_traffic(std::int64_t rows, int compute_bytes, bool backward) const {
+    if (options_.dropout == 0) return 0;
+    const bool inside = compute_bytes == 2 && kernels::fits_low_rank(options_.rank);
+    return (inside ? 1 : backward ? 4 : 2) * rows * a_.shape.back() * compute_bytes;
   }
   /// Kept for backward beside x: the rows of x a^T.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const {

@@ -6,6 +6,7 @@
 
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/linear/low_rank.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/bench.h"
 
@@ -136,6 +137,49 @@ std::vector<Case> narrow_cases(const LinearShape& s) {
       {"quantize, both", matrix_text(rows, cols), 4 * elements, quantize(true, true)}};
 }
 
+/// Adapters of one input, with dropout. Bytes: x once in; and for gradients once more, and dx out.
+std::vector<Case> low_rank_cases(std::int64_t rows, std::int64_t columns, int parts, int rank) {
+  const double bytes = 2.0 * static_cast<double>(rows * columns);
+  const std::string shape =
+      matrix_text(rows, columns) + ", " + std::to_string(parts) + " of " + std::to_string(rank);
+  const auto parts_of = [=](const at::Tensor& a, const at::Tensor& seed) {
+    kernels::LowRankParts made;
+    for (int i = 0; i < parts; ++i)
+      made.part[made.count++] = {.a = a.narrow(0, i * rank, rank).const_data_ptr(),
+                                 .rank = rank,
+                                 .column = i * rank,
+                                 .share = 0.05f,
+                                 .scale_of_a = 1,
+                                 .seed = seed.const_data_ptr<std::int64_t>(),
+                                 .place = 5 + static_cast<std::uint64_t>(i),
+                                 .rows = nullptr,
+                                 .whole_columns = 0,
+                                 .first_column = 0};
+    return made;
+  };
+  return {{"low_rank_rows", shape, bytes,
+           [=] {
+             const auto x = random({rows, columns}), a = random({parts * rank, columns}),
+                        u = random({rows, parts * rank}), seed = at::full({}, 5, on_gpu(at::kLong));
+             return launch<kernels::LowRankRows>(
+                 kernels::cuda::low_rank_rows,
+                 {data(x), data(u), rows, columns, parts * rank, parts_of(a, seed), kDType},
+                 {x, a, u, seed});
+           }},
+          {"low_rank_gradients", shape, 2 * bytes, [=] {
+             const auto x = random({rows, columns}), dx = random({rows, columns}),
+                        a = random({parts * rank, columns}), du = random({rows, parts * rank}),
+                        partial = random32(
+                            {kernels::low_rank_splits(rows, columns) * parts * rank, columns}),
+                        seed = at::full({}, 5, on_gpu(at::kLong));
+             return launch<kernels::LowRankGradients>(
+                 kernels::cuda::low_rank_gradients,
+                 {data(x), data(du), data(dx), false, fp32(partial), rows, columns, parts * rank,
+                  parts_of(a, seed), kDType},
+                 {x, dx, a, du, partial, seed});
+           }}};
+}
+
 /// Bytes: logits once in, gradients once out.
 Case vocab_case(const LinearShape& s) {
   const std::int64_t rows = kHeadRows, classes = s.classes;
@@ -178,6 +222,14 @@ TEST_CASE("bench: kernels around products", "[.bench]") {
                  s.name);
   }
   print_rows(narrow_cases(kLinearShapes[0]), kLinearShapes[0].name);
+}
+
+TEST_CASE("bench: adapters with dropout", "[.bench]") {
+  const LinearShape& s = kLinearShapes[0];
+  print_head();
+  print_rows(low_rank_cases(s.rows, s.width, 3, 16), s.name);
+  print_rows(low_rank_cases(s.rows, s.width, 1, 32), s.name);
+  print_rows(low_rank_cases(s.rows, s.hidden, 1, 16), s.name);
 }
 
 struct Product {

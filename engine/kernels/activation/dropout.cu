@@ -22,13 +22,14 @@ __device__ __forceinline__ void drop_pack(const Dropout& a, std::uint64_t key, c
   if (whole) load<T, kPack>(a.x, pack).unpack(x);
   float kept[kPack];
   if (a.in_packs(kPack)) {
-    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(a.whole(first) / kPack));
+    const Philox words =
+        DropDraw::words_of(key, static_cast<std::uint64_t>(a.whole(first) / kPack));
 #pragma unroll
     for (int i = 0; i < kPack; ++i) kept[i] = draw.factor_of(words, i);
   } else {
     for (int i = 0; i < kPack && first + i < a.count; ++i) {
       const std::int64_t element = a.whole(first + i);
-      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(element / kPack));
+      const Philox words = DropDraw::words_of(key, static_cast<std::uint64_t>(element / kPack));
       kept[i] = draw.factor_of(words, static_cast<int>(element % kPack));
     }
   }

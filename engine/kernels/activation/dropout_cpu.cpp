@@ -12,7 +12,7 @@ void dropout(const Dropout& a) {
   const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
   for (std::int64_t i = 0; i < a.count; ++i) {
     const std::int64_t element = a.whole(i);
-    const auto words = Philox::at(key, 0, static_cast<std::uint64_t>(element / kElements));
+    const auto words = DropDraw::words_of(key, static_cast<std::uint64_t>(element / kElements));
     const float factor = draw.factor_of(words, static_cast<int>(element % kElements));
     y.set(i, factor > 0 ? static_cast<double>(static_cast<float>(x.at(i)) * factor) : 0);
   }

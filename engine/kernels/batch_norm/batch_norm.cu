@@ -35,7 +35,7 @@ __device__ const float* sample_factors(const DropSamples& drop, std::int64_t sam
   constexpr int kElements = DropDraw::kElements;
   const DropDraw draw = DropDraw::of(drop.share);
   for (auto i = static_cast<int>(threadIdx.x); i < samples; i += static_cast<int>(blockDim.x)) {
-    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(i / kElements));
+    const Philox words = DropDraw::words_of(key, static_cast<std::uint64_t>(i / kElements));
     room[i] = draw.factor_of(words, i % kElements);
   }
   __syncthreads();

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/kernels/gpu.h"
@@ -105,6 +106,13 @@ GemmCall call_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out
   return call;
 }
 
+/// Rows of the operands begin at 16 bytes. Elsewhere some algorithms round a sum, or parts of it,
+/// before they add the bias.
+bool in_packs(const GemmKey& key) {
+  constexpr std::int64_t kElements = 8;
+  return key.alignment == 16 && key.a_stride % kElements == 0 && key.b_stride % kElements == 0;
+}
+
 const float* scale_pointer(const at::Tensor& scale) {
   return scale.defined() ? scale.const_data_ptr<float>() : nullptr;
 }
@@ -174,7 +182,14 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
   call.rows_vary = options.rows_vary;
   call.alpha = static_cast<float>(options.alpha);
   call.beta = options.add ? 1.0f : 0.0f;
-  if (!run_few_rows(call, options)) run_gemm(call);
+  if (run_few_rows(call, options)) return;
+  if (call.key.bias && out.element_size() == 2 && !in_packs(call.key)) {
+    ProductOptions own = options;
+    out.copy_(std::exchange(own.bias, {}).expand_as(out));
+    own.add = true;
+    return multiply(a, b, out, own);
+  }
+  run_gemm(call);
 }
 
 bool multiply_and_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,

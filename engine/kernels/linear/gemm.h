@@ -26,8 +26,8 @@ struct ProductOptions {
   bool rows_vary = false;
 };
 
-/// out [M, N] = alpha * a [M, K] b [K, N] (+ out) (+ bias), with fp32 sums, rounded once; with a
-/// bias and operands whose rows begin at odd addresses cuBLASLt rounds before the bias, too.
+/// out [M, N] = alpha * a [M, K] b [K, N] (+ out) (+ bias), with fp32 sums, rounded once; but
+/// kernels of cuBLASLt for compute capability 9.0 round a product before they add it to 16 bits.
 ///
 /// Operands are views: rows dense or, as of `tensor.t()`, columns dense; out's rows are dense. a
 /// and b are of one 16-bit dtype or fp32, out of theirs or fp32; FP8 operands (a with dense rows, b

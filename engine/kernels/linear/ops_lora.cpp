@@ -1,6 +1,4 @@
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +7,10 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
-#include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/gradient_sink.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/linear_map.h"
+#include "engine/kernels/linear/low_rank_terms.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -23,31 +21,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Terms = std::vector<LowRankTerm>;
-
-/// Rank of all terms together.
-std::int64_t rank_of(const Terms& terms) {
-  std::int64_t rank = 0;
-  for (const LowRankTerm& term : terms) rank += term.a->shape.front();
-  return rank;
-}
-
-/// By term: its columns of [M, rank of all].
-std::vector<at::Tensor> by_term(const at::Tensor& all, const Terms& terms) {
-  std::vector<at::Tensor> parts;
-  std::int64_t first = 0;
-  for (const LowRankTerm& term : terms) {
-    const std::int64_t rank = term.a->shape.front();
-    parts.push_back(all.narrow(1, first, rank));
-    first += rank;
-  }
-  return parts;
-}
-
-bool masked(const Terms& terms) {
-  return std::ranges::any_of(terms, [](const LowRankTerm& term) { return term.mask.share > 0; });
-}
-
 /// Terms write each of `columns`, and each term the biases of its own.
 bool fill(const Terms& terms, std::int64_t columns, const Parameter* bias) {
   constexpr std::int64_t kAligned = 8;  // elements: a product's bias starts at 16 bytes
@@ -57,48 +30,6 @@ bool fill(const Terms& terms, std::int64_t columns, const Parameter* bias) {
     if (bias != nullptr && term.column % kAligned != 0) return false;
   }
   return filled == columns;
-}
-
-/// a of all terms, [rank of all, K].
-at::Tensor joined(const Terms& terms, const at::Tensor& x) {
-  if (terms.size() == 1) return value_of(*terms.front().a, x);
-  std::vector<at::Tensor> all;
-  for (const LowRankTerm& term : terms) all.push_back(value_of(*term.a, x));
-  return at::cat(all, 0);
-}
-
-/// [M, rank of all]: dropout(x) a^T of each term.
-at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms) {
-  const at::Tensor u = at::empty({x.size(0), rank_of(terms)}, x.options());
-  if (!masked(terms)) {
-    multiply(x, joined(terms, x).t(), u);
-    return u;
-  }
-  const std::vector<at::Tensor> parts = by_term(u, terms);
-  for (std::size_t t = 0; t < terms.size(); ++t)
-    multiply(drop(x, terms[t].mask), value_of(*terms[t].a, x).t(), parts[t]);
-  return u;
-}
-
-/// The gradient of x through all terms, of `du` as narrow_rows.
-at::Tensor wide_gradient(const at::Tensor& du, const Terms& terms) {
-  const std::int64_t columns = terms.front().a->shape.back();
-  at::Tensor dx = at::empty({du.size(0), columns}, du.options());
-  if (!masked(terms)) {
-    multiply(du, joined(terms, du), dx);
-    return dx;
-  }
-  const std::vector<at::Tensor> parts = by_term(du, terms);
-  for (std::size_t t = 0; t < terms.size(); ++t) {
-    const at::Tensor own = t == 0 ? dx : at::empty_like(dx);
-    multiply(parts[t], value_of(*terms[t].a, du), own);
-    const at::Tensor dropped = drop(own, terms[t].mask);
-    if (t == 0)
-      dx = dropped;
-    else
-      dx.add_(dropped);
-  }
-  return dx;
 }
 
 void keep_terms(AutogradContext* context, const Terms& terms) {
@@ -182,12 +113,11 @@ struct AdaptedLinear : torch::autograd::Function<AdaptedLinear> {
       const at::Tensor own = grad.narrow(1, term.column, up.size(0));
       if (term.b->trainable)
         GradientSink(*term.b, grad).product(own.t(), by_term(u, terms)[t], {.alpha = term.scale});
-      if (!term.a->trainable && !for_input) continue;
-      multiply(own, up, du_parts[t], {.alpha = term.scale});
-      if (term.a->trainable) GradientSink(*term.a, du).product(du_parts[t].t(), drop(x, term.mask));
+      if (x.defined() || for_input) multiply(own, up, du_parts[t], {.alpha = term.scale});
     }
-    at::Tensor dx;
-    if (for_input) dx = dy.input(saved[4], wide_gradient(du, terms));
+    if (!x.defined() && !for_input) return {{}, {}, {}, {}, {}, {}};
+    at::Tensor dx = wide_gradient(du, x, terms, for_input);
+    if (for_input) dx = dy.input(saved[4], dx);
     return {dx, {}, {}, {}, {}, {}};
   }
 };

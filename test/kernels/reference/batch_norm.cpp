@@ -28,7 +28,7 @@ double drop_factor(const DropSamples& drop, std::int64_t sample) {
   if (drop.seed == nullptr) return 1;
   const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*drop.seed), drop.place);
   constexpr int kElements = DropDraw::kElements;
-  const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(sample / kElements));
+  const Philox words = DropDraw::words_of(key, static_cast<std::uint64_t>(sample / kElements));
   return DropDraw::of(drop.share).factor_of(words, static_cast<int>(sample % kElements));
 }
 

@@ -1,0 +1,434 @@
+#include <cstddef>
+
+#include "engine/base/philox.h"
+#include "engine/kernels/activation/drop_draw.h"
+#include "engine/kernels/device.cuh"
+#include "engine/kernels/gpu.h"
+#include "engine/kernels/linear/low_rank.h"
+#include "engine/kernels/tensor_cores.cuh"
+
+/// Rows of x go from memory to registers as operands of tensor cores: a lane holds eight elements
+/// of a row, which are the draws of one counter. Which columns a tile has does not matter, as long
+/// as they are the same of both operands: tile j of 32 columns has the pairs j of all lanes' packs.
+namespace dstrain::kernels::cuda {
+namespace {
+
+constexpr int kHalf = kTile / 2;
+constexpr int kSpan = 4 * kPack;  ///< columns that a warp has at once
+static_assert(kPack == DropDraw::kElements);
+
+struct BlockPart {
+  std::uint64_t key, wide_packs, first_pack;  ///< packs of a whole row, and before x's first column
+  const std::int32_t* rows;
+  std::uint32_t dropped;  ///< DropDraw::dropped twice, as two fp16 numbers; 0: nothing is
+  float factor;
+  int first_tile, end_tile;  ///< of tiles of `kRows` rows of all a
+};
+
+/// A launch's parts as a block uses them; tiles of `kRows` columns of u, of which none has two
+/// parts.
+template <int kRows>
+struct BlockParts {
+  BlockPart part[kMaxLowRankParts];
+  int column[kMaxLowRank / kHalf];        ///< of u where a tile begins
+  int count[kMaxLowRank / kHalf];         ///< columns of it
+  const void* rows[kMaxLowRank / kHalf];  ///< of a that make it
+  int tiles;
+
+  /// By all threads of the block, which waits.
+  template <typename T>
+  __device__ void fill(const LowRankParts& parts, std::int64_t columns_of_x) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < parts.count) part[thread] = made(parts, thread, columns_of_x);
+    if (thread == kWarp) {
+      tiles = 0;
+      for (int p = 0; p < parts.count; ++p) {
+        for (int row = 0; row < parts.part[p].rank; row += kRows, ++tiles) {
+          column[tiles] = parts.part[p].column + row;
+          count[tiles] = min(parts.part[p].rank - row, kRows);
+          rows[tiles] = static_cast<const T*>(parts.part[p].a) + row * columns_of_x;
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ static BlockPart made(const LowRankParts& parts, int p, std::int64_t columns) {
+    const LowRankPart& from = parts.part[p];
+    const auto packs_of = [](std::int64_t size) {
+      return static_cast<std::uint64_t>(size / kPack);
+    };
+    BlockPart to = {.wide_packs = packs_of(from.whole_columns == 0 ? columns : from.whole_columns),
+                    .first_pack = packs_of(from.first_column),
+                    .rows = from.rows,
+                    .factor = 1};
+    if (from.share > 0) {
+      const DropDraw draw = DropDraw::of(from.share);
+      to.key = dropout_key(static_cast<std::uint64_t>(*from.seed), from.place);
+      to.dropped = draw.dropped * 0x10001u;
+      to.factor = draw.factor;
+    }
+    for (int before = 0; before < p; ++before)
+      to.first_tile += (parts.part[before].rank + kRows - 1) / kRows;
+    to.end_tile = to.first_tile + (from.rank + kRows - 1) / kRows;
+    return to;
+  }
+};
+
+/// All bits of the elements that stay of the pack at `column` of `row`.
+__device__ __forceinline__ uint4 kept_of(const BlockPart& part, std::int64_t row,
+                                         std::int64_t column) {
+  const std::int64_t whole_row = part.rows == nullptr ? row : part.rows[row];
+  const std::uint64_t counter = static_cast<std::uint64_t>(whole_row) * part.wide_packs +
+                                part.first_pack + static_cast<std::uint64_t>(column / kPack);
+  const Philox random = DropDraw::words_of(part.key, counter);
+  uint4 kept;
+  auto* words = reinterpret_cast<std::uint32_t*>(&kept);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    words[i] = __hgeu2_mask(__habs2(reinterpret_cast<const __half2&>(random.word[i])),
+                            reinterpret_cast<const __half2&>(part.dropped));
+  return kept;
+}
+
+__device__ __forceinline__ uint4 masked(const uint4& x, const uint4& kept) {
+  return {x.x & kept.x, x.y & kept.y, x.z & kept.z, x.w & kept.w};
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 pack_at(const void* rows, std::int64_t row, std::int64_t stride,
+                                         std::int64_t column) {
+  return *reinterpret_cast<const uint4*>(static_cast<const T*>(rows) + row * stride + column);
+}
+
+/// An [8, 8] matrix that lanes hold by pairs of a row, turned.
+__device__ __forceinline__ std::uint32_t turned(std::uint32_t pair) {
+  std::uint32_t to;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
+  return to;
+}
+
+constexpr int kRowsWarps = 8;
+
+/// A block has 16 * kRowTiles rows of x, whose columns its warps take by turns; their sums are
+/// added at the end.
+template <typename T, int kRowTiles, int kColumnTiles, int kAhead>
+__global__ void __launch_bounds__(kRowsWarps* kWarp, 2) low_rank_rows_kernel(const LowRankRows a) {
+  constexpr int kPacks = 2 * kRowTiles;  // of x that a lane holds
+  using Sums = float[kRowTiles][kColumnTiles][4];
+  __shared__ BlockParts<kHalf> block;
+  __shared__ float given[kRowsWarps / 2][sizeof(Sums) / sizeof(float)][kWarp];
+  block.template fill<T>(a.parts, a.columns);
+  const Lane lane;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kTile * kRowTiles;
+  std::int64_t rows[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const std::int64_t row = first_row + i * kHalf + lane.row;
+    rows[i] = row < a.rows ? row : a.rows - 1;
+  }
+  uint4 ahead[kAhead][kPacks];
+  const auto read = [&](std::int64_t span, uint4(&to)[kPacks]) {
+    const std::int64_t column = span + lane.index % 4 * kPack;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+      to[i] = column < a.columns ? pack_at<T>(a.x, rows[i], a.columns, column) : uint4{};
+  };
+  Sums sums = {};
+  constexpr int kStep = kRowsWarps * kSpan;
+  const int first_span = lane.warp * kSpan;
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) read(first_span + k * kStep, ahead[k]);
+  for (std::int64_t span = first_span; span < a.columns; span += kStep) {
+    const std::int64_t column = span + lane.index % 4 * kPack;
+    uint4 x[kPacks], w[kColumnTiles];
+#pragma unroll
+    for (int t = 0; t < kColumnTiles; ++t)
+      w[t] = t < block.tiles && column < a.columns
+                 ? pack_at<T>(block.rows[t], lane.row, a.columns, column)
+                 : uint4{};
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      x[i] = ahead[0][i];
+#pragma unroll
+      for (int k = 1; k < kAhead; ++k) ahead[k - 1][i] = ahead[k][i];
+    }
+    read(span + kAhead * kStep, ahead[kAhead - 1]);
+    for (int p = 0; p < a.parts.count; ++p) {
+      const BlockPart& part = block.part[p];
+      uint4 kept[kPacks];
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) kept[i] = masked(x[i], kept_of(part, rows[i], column));
+#pragma unroll
+      for (int t = 0; t < kColumnTiles; ++t) {
+        if (t < part.first_tile || t >= part.end_tile) continue;
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+          const uint4 &low = kept[2 * i], &high = kept[2 * i + 1];
+          multiply_add<T>(sums[i][t], {{low.x, high.x, low.y, high.y}}, {{w[t].x, w[t].y}});
+          multiply_add<T>(sums[i][t], {{low.z, high.z, low.w, high.w}}, {{w[t].z, w[t].w}});
+        }
+      }
+    }
+  }
+  auto* const own = reinterpret_cast<float*>(sums);
+  constexpr int kSums = sizeof(Sums) / sizeof(float);
+#pragma unroll
+  for (int half = kRowsWarps / 2; half > 0; half /= 2) {
+    if (lane.warp >= half && lane.warp < 2 * half) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) given[lane.warp - half][i][lane.index] = own[i];
+    }
+    __syncthreads();
+    if (lane.warp < half) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) own[i] += given[lane.warp][i][lane.index];
+    }
+    __syncthreads();
+  }
+  if (lane.warp != 0) return;
+  for (int p = 0; p < a.parts.count; ++p) {
+    const BlockPart& part = block.part[p];
+#pragma unroll
+    for (int t = 0; t < kColumnTiles; ++t) {
+      if (t < part.first_tile || t >= part.end_tile) continue;
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        const std::int64_t row = first_row + i * kHalf + lane.row;
+        if (row >= a.rows) continue;
+        const float* const pair = sums[i / 2][t] + i % 2 * 2;
+        store_pair(static_cast<T*>(a.u) + row * a.u_stride + block.column[t] + lane.column,
+                   part.factor * pair[0], part.factor * pair[1]);
+      }
+    }
+  }
+}
+
+constexpr int kGradientsWarps = 4, kGroups = kLowRankColumns / kSpan,
+              kPhases = kGradientsWarps / kGroups;
+
+/// A block has 64 columns of x and goes over its share of the rows: a warp has 32 of the columns
+/// and every other 16 rows.
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
+    low_rank_gradients_kernel(const LowRankGradients a) {
+  using Sums = float[kTiles][4][4];
+  constexpr int kSums = sizeof(Sums) / sizeof(float);
+  __shared__ BlockParts<kTile> block;
+  using Rights = uint2[kGroups][kTiles][4][kWarp];
+  using Given = float[kGroups][kSums][kWarp];
+  __shared__ uint4 memory[sizeof(Given) / sizeof(uint4)];  // first for Rights, then for Given
+  static_assert(sizeof(Rights) <= sizeof(Given));
+  Rights& right_of_a = *reinterpret_cast<Rights*>(memory);
+  Given& given = *reinterpret_cast<Given*>(memory);
+  static_assert(kPhases == 2);
+  block.template fill<T>(a.parts, a.columns);
+  const Lane lane;
+  const int group = lane.warp % kGroups, phase = lane.warp / kGroups;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLowRankColumns +
+                              group * kSpan + lane.index % 4 * kPack;
+  const bool inside = column < a.columns;
+  for (int t = phase; t < block.tiles; t += kPhases) {
+    uint4 low{}, high{};
+    if (inside) low = pack_at<T>(block.rows[t], lane.row, a.columns, column);
+    if (inside && block.count[t] > kHalf)
+      high = pack_at<T>(block.rows[t], lane.row + kHalf, a.columns, column);
+    right_of_a[group][t][0][lane.index] = {turned(low.x), turned(high.x)};
+    right_of_a[group][t][1][lane.index] = {turned(low.y), turned(high.y)};
+    right_of_a[group][t][2][lane.index] = {turned(low.z), turned(high.z)};
+    right_of_a[group][t][3][lane.index] = {turned(low.w), turned(high.w)};
+  }
+  __syncthreads();
+  const std::int64_t tiles = (a.rows + kTile - 1) / kTile,
+                     begin = tiles * blockIdx.y / gridDim.y * kTile,
+                     end_of_tiles = tiles * (blockIdx.y + 1) / gridDim.y * kTile,
+                     end = end_of_tiles < a.rows ? end_of_tiles : a.rows;
+  const bool has_x = a.x != nullptr, has_dx = a.dx != nullptr;
+  constexpr int kAhead = kTiles <= 2 ? 2 : 1;
+  uint4 ahead[kAhead][2] = {};
+  const auto read = [&](std::int64_t from, uint4(&to)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t row = from + i * kHalf + lane.row;
+      to[i] = has_x && row < end && inside ? pack_at<T>(a.x, row, a.columns, column) : uint4{};
+    }
+  };
+  Sums sums = {};
+  constexpr int kStep = kPhases * kTile;
+  const std::int64_t first = begin + phase * kTile;
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) read(first + k * kStep, ahead[k]);
+  for (std::int64_t from = first; from < end; from += kStep) {
+    const uint4 x[2] = {ahead[0][0], ahead[0][1]};
+#pragma unroll
+    for (int k = 1; k < kAhead; ++k) {
+      ahead[k - 1][0] = ahead[k][0];
+      ahead[k - 1][1] = ahead[k][1];
+    }
+    read(from + kAhead * kStep, ahead[kAhead - 1]);
+    const std::int64_t low_row = from + lane.row, high_row = low_row + kHalf;
+    const bool has_low = low_row < end, has_high = high_row < end;
+    Left du[kTiles];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      du[t] = {};
+      if (t >= block.tiles) continue;
+      const T* const from_low =
+          static_cast<const T*>(a.du) + low_row * a.u_stride + block.column[t] + lane.column;
+      const T* const from_high = from_low + kHalf * a.u_stride;
+      const bool wide = block.count[t] > kHalf;
+      du[t] = {{has_low ? pair_at(from_low) : 0u, has_high ? pair_at(from_high) : 0u,
+                has_low && wide ? pair_at(from_low + kHalf) : 0u,
+                has_high && wide ? pair_at(from_high + kHalf) : 0u}};
+    }
+    float total[4][4] = {};
+    for (int p = 0; p < a.parts.count; ++p) {
+      const BlockPart& part = block.part[p];
+      const uint4 kept[2] = {kept_of(part, has_low ? low_row : end - 1, column),
+                             kept_of(part, has_high ? high_row : end - 1, column)};
+      RightHalf of_x[4];
+      if (has_x) {
+        const uint4 low = masked(x[0], kept[0]), high = masked(x[1], kept[1]);
+        of_x[0] = {{turned(low.x), turned(high.x)}};
+        of_x[1] = {{turned(low.y), turned(high.y)}};
+        of_x[2] = {{turned(low.z), turned(high.z)}};
+        of_x[3] = {{turned(low.w), turned(high.w)}};
+      }
+      float own[4][4] = {};
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (t < part.first_tile || t >= part.end_tile) continue;
+        const Left& rows = du[t];
+        if (has_dx) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const uint2 right = right_of_a[group][t][j][lane.index];
+            multiply_add<T>(own[j], rows, {{right.x, right.y}});
+          }
+        }
+        if (has_x) {
+          const Left columns = {{turned(rows.value[0]), turned(rows.value[2]),
+                                 turned(rows.value[1]), turned(rows.value[3])}};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) multiply_add<T>(sums[t][j], columns, of_x[j]);
+        }
+      }
+      const auto* const words_low = reinterpret_cast<const std::uint32_t*>(&kept[0]);
+      const auto* const words_high = reinterpret_cast<const std::uint32_t*>(&kept[1]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t half = i % 2 == 0 ? 0xFFFFu : 0xFFFF0000u;
+          const bool stays = ((i < 2 ? words_low[j] : words_high[j]) & half) != 0;
+          if (stays) total[j][i] += part.factor * own[j][i];
+        }
+      }
+    }
+    if (!has_dx || !inside) continue;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      if (!(below == 0 ? has_low : has_high)) continue;
+      auto* const to = reinterpret_cast<uint4*>(
+          static_cast<T*>(a.dx) + (below == 0 ? low_row : high_row) * a.columns + column);
+      if (a.add) {
+        const uint4 held = *to;
+        const auto* const pairs = reinterpret_cast<const std::uint32_t*>(&held);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 pair = unpack_pair<T>(pairs[j]);
+          total[j][2 * below] += pair.x;
+          total[j][2 * below + 1] += pair.y;
+        }
+      }
+      *to = {pack_pair<T>(total[0][2 * below], total[0][2 * below + 1]),
+             pack_pair<T>(total[1][2 * below], total[1][2 * below + 1]),
+             pack_pair<T>(total[2][2 * below], total[2][2 * below + 1]),
+             pack_pair<T>(total[3][2 * below], total[3][2 * below + 1])};
+    }
+  }
+  if (a.partial == nullptr) return;
+  auto* const own = reinterpret_cast<float*>(sums);
+  __syncthreads();
+  if (phase == 1) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) given[group][i][lane.index] = own[i];
+  }
+  __syncthreads();
+  if (phase == 1 || !inside) return;
+  float* to = a.partial;
+  for (int p = 0; p < a.parts.count; ++p) {
+    const LowRankPart& part = a.parts.part[p];
+    const float scale = part.scale_of_a * block.part[p].factor;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      if (t < block.part[p].first_tile || t >= block.part[p].end_tile) continue;
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        if (below * kHalf >= block.count[t]) break;
+        const std::int64_t row = block.column[t] - part.column + lane.row + below * kHalf;
+        float* const at = to + (blockIdx.y * part.rank + row) * a.columns + column;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const auto sum = [&](int i) {
+            return scale * (sums[t][j][i] + given[group][(t * 4 + j) * 4 + i][lane.index]);
+          };
+          *reinterpret_cast<float2*>(at + 2 * j) = {sum(2 * below), sum(2 * below + 1)};
+        }
+      }
+    }
+    to += gridDim.y * part.rank * a.columns;
+  }
+}
+
+template <typename T, int kRowTiles, int kColumnTiles, int kAhead>
+void launch_rows(const LowRankRows& a, cudaStream_t stream) {
+  low_rank_rows_kernel<T, kRowTiles, kColumnTiles, kAhead>
+      <<<blocks_for(a.rows, kTile * kRowTiles), kRowsWarps * kWarp, 0, stream>>>(a);
+}
+
+template <typename T>
+void launch_rows(const LowRankRows& a, cudaStream_t stream) {
+  constexpr std::int64_t kManyRows = 4096;  // two tiles a block leave no multiprocessor idle
+  const int tiles = a.parts.rank() / kHalf;
+  if (tiles > 6) return launch_rows<T, 1, 8, 1>(a, stream);
+  if (tiles > 4) return launch_rows<T, 1, 6, 1>(a, stream);
+  if (a.rows < kManyRows) return launch_rows<T, 1, 4, 2>(a, stream);
+  tiles > 2 ? launch_rows<T, 2, 4, 1>(a, stream) : launch_rows<T, 2, 2, 1>(a, stream);
+}
+
+template <typename T, int kTiles>
+void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
+  const dim3 blocks(blocks_for(a.columns, kLowRankColumns),
+                    static_cast<unsigned>(low_rank_splits(a.rows, a.columns)));
+  low_rank_gradients_kernel<T, kTiles><<<blocks, kGradientsWarps * kWarp, 0, stream>>>(a);
+}
+
+template <typename T>
+void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
+  const int tiles = a.parts.padded_rank() / kTile;
+  if (tiles == 1) return launch_gradients<T, 1>(a, stream);
+  if (tiles == 2) return launch_gradients<T, 2>(a, stream);
+  tiles == 3 ? launch_gradients<T, 3>(a, stream) : launch_gradients<T, 4>(a, stream);
+}
+
+}  // namespace
+
+void low_rank_rows(const LowRankRows& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  check_products("low_rank_rows", args.dtype);
+  args.dtype == DType::bf16 ? launch_rows<__nv_bfloat16>(args, stream)
+                            : launch_rows<__half>(args, stream);
+  check_launch("low_rank_rows");
+}
+
+void low_rank_gradients(const LowRankGradients& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  check_products("low_rank_gradients", args.dtype);
+  args.dtype == DType::bf16 ? launch_gradients<__nv_bfloat16>(args, stream)
+                            : launch_gradients<__half>(args, stream);
+  check_launch("low_rank_gradients");
+}
+
+}  // namespace dstrain::kernels::cuda

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Products of many rows with matrices of low rank, whose dropout is drawn inside: arguments and
+/// the GPU version. The rules are in engine/kernels/kernels.h. Rows are read once for all parts of
+/// a launch, and dropped rows are never written.
+namespace dstrain::kernels {
+
+/// One map to `rank` columns: u = drop(x) a^T. The mask is that of `Dropout`, for x as it lies in a
+/// larger tensor.
+struct LowRankPart {
+  const void* a;     ///< [rank, columns]
+  int rank;          ///< a multiple of 8
+  int column;        ///< of u where it begins, a multiple of 8
+  float share;       ///< 0: nothing is dropped; up to kMaxLowRankShare
+  float scale_of_a;  ///< of a's gradient
+  const std::int64_t* seed;
+  std::uint64_t place;
+  const std::int32_t* rows;                  ///< [rows]; null: the same
+  std::int64_t whole_columns, first_column;  ///< multiples of 8; 0: x is all columns
+};
+inline constexpr int kMaxLowRankParts = 3;
+inline constexpr float kMaxLowRankShare = 0.96f;  ///< more is infinity among fp16 numbers
+
+/// The parts of one launch.
+struct LowRankParts {
+  LowRankPart part[kMaxLowRankParts];
+  int count = 0;
+
+  [[nodiscard]] constexpr int rank() const {
+    int sum = 0;
+    for (int i = 0; i < count; ++i) sum += part[i].rank;
+    return sum;
+  }
+  /// With each part's rank a multiple of 16.
+  [[nodiscard]] constexpr int padded_rank() const {
+    int sum = 0;
+    for (int i = 0; i < count; ++i) sum += padded(part[i].rank);
+    return sum;
+  }
+  [[nodiscard]] static constexpr int padded(int rank) { return (rank + 15) / 16 * 16; }
+};
+inline constexpr int kMaxLowRank = 64;  ///< padded, of a launch
+
+/// A term of this rank is a part of a launch.
+[[nodiscard]] constexpr bool fits_low_rank(std::int64_t rank) {
+  constexpr std::int64_t kPack = 8;
+  return rank % kPack == 0 && rank <= kMaxLowRank;
+}
+
+/// u = drop(x) a^T for each part, sums in fp32.
+struct LowRankRows {
+  const void* x;                         ///< [rows, columns]
+  void* u;                               ///< [rows, u_stride]
+  std::int64_t rows, columns, u_stride;  ///< the last two multiples of 8
+  LowRankParts parts;
+  DType dtype;  ///< of 16 bits
+};
+
+/// The gradients: dx (+)= sum of drop(du a), and sums over parts of the rows of
+/// scale_of_a * du^T drop(x).
+struct LowRankGradients {
+  const void* x;   ///< [rows, columns]; null: no `partial` is wanted
+  const void* du;  ///< [rows, u_stride]
+  void* dx;        ///< [rows, columns]; null: not wanted
+  bool add;        ///< to what dx holds
+  float* partial;  ///< by part: [low_rank_splits(rows, columns), rank, columns]
+  std::int64_t rows, columns, u_stride;
+  LowRankParts parts;
+  DType dtype;
+};
+
+inline constexpr int kLowRankColumns = 64;  ///< of x that a block of the gradients has
+/// Blocks that share the rows: few, and so many that all multiprocessors of a large GPU end at
+/// about the same time.
+[[nodiscard]] constexpr std::int64_t low_rank_splits(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kAtOnce = 396, kMaxSplits = 24, kMinRows = 64;
+  constexpr double kWorthIt = 0.97;
+  const std::int64_t column_blocks = (columns + kLowRankColumns - 1) / kLowRankColumns;
+  std::int64_t best = 1;
+  double best_time = static_cast<double>((column_blocks + kAtOnce - 1) / kAtOnce);
+  for (std::int64_t splits = 2; splits <= kMaxSplits && splits * kMinRows <= rows; ++splits) {
+    const double time = static_cast<double>((column_blocks * splits + kAtOnce - 1) / kAtOnce) /
+                        static_cast<double>(splits);
+    if (time >= kWorthIt * best_time) continue;
+    best = splits;
+    best_time = time;
+  }
+  return best;
+}
+
+namespace cuda {
+void low_rank_rows(const LowRankRows& args, cudaStream_t stream);
+void low_rank_gradients(const LowRankGradients& args, cudaStream_t stream);
+}  // namespace cuda
+
+}  // namespace dstrain::kernels
