@@ -37,19 +37,18 @@ Command add_trace_request(CLI::App& root);
 Command add_report(CLI::App& root);
 Command add_trace_analyze(CLI::App& root);
 Command add_trace_diff(CLI::App& root);
-
-// In the engine library.
-Command add_engine(CLI::App& root);
-Command add_plan(CLI::App& root);
-Command add_recipe_fits(CLI::App& root);
-Command add_recipe_new(CLI::App& root);
-Command add_measure(CLI::App& root);
 Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);
 Command add_checkpoint_prune(CLI::App& root);
+Command add_checkpoint_inspect(CLI::App& root);
+
+// In the engine library.
+Command add_engine(CLI::App& root);
+Command add_recipe_fits(CLI::App& root);
+Command add_recipe_new(CLI::App& root);
+Command add_measure(CLI::App& root);
 Command add_checkpoint_export(CLI::App& root);
 Command add_checkpoint_import(CLI::App& root);
-Command add_checkpoint_inspect(CLI::App& root);
 Command add_bench_step(CLI::App& root);
 Command add_bench_kernel(CLI::App& root);
 Command add_bench_flops(CLI::App& root);

@@ -42,7 +42,7 @@ std::map<std::string, std::string> words_by_command(const CLI::App& root) {
     add(*text, true);
   } else {
     print_error(
-        "note: options of plan, bench, checkpoint, data and engine are left out: `dstrain doctor` "
+        "note: options of bench, data and engine are left out: `dstrain doctor` "
         "says why the engine cannot be loaded\n");
   }
   return all;

@@ -3,6 +3,7 @@
 
 #include "cmd/command.h"
 #include "cmd/completion_words.h"
+#include "cmd/plan.h"
 #include "cmd/version.h"
 #include "engine/base/output.h"
 #include "engine/train/execute/memory_errors.h"
@@ -17,28 +18,28 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   using namespace dstrain;
   CLI::App app("dstrain: the commands that compute", "dstrain");
   app.require_subcommand(1);
-  std::vector<Command> commands = {add_engine(app), add_plan(app), add_recipe_fits(app),
-                                   add_measure(app), add_generate(app), add_classify(app)};
-  CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "List, verify, prune, import, export and inspect checkpoints.");
+  std::vector<Command> commands = {add_engine(app),  add_plan(app, plan), add_recipe_fits(app),
+                                   add_measure(app), add_generate(app),   add_classify(app)};
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Import and export checkpoints.");
   checkpoint->require_subcommand(1);
   commands.insert(commands.end(),
-                  {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
-                   add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint),
-                   add_checkpoint_import(*checkpoint), add_checkpoint_inspect(*checkpoint)});
+                  {add_checkpoint_export(*checkpoint), add_checkpoint_import(*checkpoint)});
   CLI::App* bench = app.add_subcommand(
       "bench", "Measure steps, kernels and blocks on this device; compare runs of recipes.");
   bench->require_subcommand(1);
   commands.insert(commands.end(),
-                  {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench), add_bench_images(*bench),
-                   add_bench_run(*bench), add_bench_zero(*bench), add_bench_parallel(*bench)});
+                  {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench),
+                   add_bench_images(*bench), add_bench_run(*bench), add_bench_zero(*bench),
+                   add_bench_parallel(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
-  commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data), add_data_show(*data)});
+  commands.insert(commands.end(),
+                  {add_data_tokenize(*data), add_data_prepare(*data), add_data_show(*data)});
   CLI::App* recipe = app.add_subcommand("recipe", "Make recipes.");
   recipe->require_subcommand(1);
   commands.push_back(add_recipe_new(*recipe));
-  CLI::App* words = app.add_subcommand("words", "Print the words of these commands; `dstrain completion`.");
+  CLI::App* words =
+      app.add_subcommand("words", "Print the words of these commands; `dstrain completion`.");
   commands.push_back({words, [&app] {
                         print_text(completion_words(app));
                         return 0;

@@ -43,6 +43,7 @@ class FitSearch {
       if (proposal) found.push_back(*std::move(proposal));
       return proposal.has_value();
     };
+    if (recipe_.batch.concurrent > 1) add(fitting({"batch.concurrent=1"}));
     add(smaller_batch({}));
     if (recipe_.precision.states == StateType::fp32) add(fitting({kSplit}));
     if (recipe_.memory.recompute != Recompute::none || !add(fitting({kRecompute}))) add(in_tiles());

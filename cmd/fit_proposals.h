@@ -24,10 +24,10 @@ struct FitReport {
   [[nodiscard]] bool fits() const { return needed <= limit; }
 };
 
-/// Where the recipe does not fit: the largest smaller batch.micro, memory.recompute: auto or,
-/// where that is not enough, also memory.tiles, the next ZeRO stages and states on the host that
-/// do, each by itself, else with recomputation, else also with a smaller batch.micro. batch.global
-/// stays. Proposals leave kMemoryReserve of the device.
+/// Where the recipe does not fit: one micro-batch at a time, the largest smaller batch.micro,
+/// memory.recompute: auto or, where that is not enough, also memory.tiles, the next ZeRO stages and
+/// states on the host that do, each by itself, else with recomputation, else also with a smaller
+/// batch.micro. batch.global stays. Proposals leave kMemoryReserve of the device.
 [[nodiscard]] FitReport look_for_fit(const std::string& recipe,
                                      const std::vector<std::string>& overrides, int ranks,
                                      const Machine& machine);

@@ -39,7 +39,8 @@ Command add_launch(CLI::App& root) {
   app->add_option("words", *more, kWordsHelp)->expected(0, 5);
   app->add_flag("--auto", options->search,
                 "Train with the layout that `dstrain plan --auto` puts first for these ranks: "
-                "degrees, ZeRO stage and\nmicro-batch are searched, batch.global stays.");
+                "degrees, ZeRO stage,\nmicro-batch and how many run at once are searched, "
+                "batch.global stays.");
   app->add_flag(
       "--fit", options->fit,
       "Where the recipe does not fit the memory of the GPUs: train with the fastest of "

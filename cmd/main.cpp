@@ -9,6 +9,7 @@
 
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
+#include "cmd/plan.h"
 #include "cmd/version.h"
 #include "engine/base/limits.h"
 
@@ -21,9 +22,6 @@ struct EngineCommand {
 /// Commands of the engine library, which parses their options itself.
 constexpr std::array kEngineCommands = {
     EngineCommand{"engine", "Run one rank of a training job; the environment says which one."},
-    EngineCommand{
-        "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
-    EngineCommand{"checkpoint", "List, verify, prune, import, export and inspect checkpoints."},
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"generate", "Let a trained model answer prompts."},
@@ -69,9 +67,9 @@ int run_dstrain(int given_argc, char** given_argv) {
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
 
-  std::vector<Command> commands = {add_launch(app),     add_evaluate(app), add_verify(app), add_doctor(app),
-                                   add_agent(app),      add_report(app), add_fetch(app),
-                                   add_completion(app), add_setup(app)};
+  std::vector<Command> commands = {add_launch(app), add_evaluate(app),   add_verify(app),
+                                   add_doctor(app), add_agent(app),      add_report(app),
+                                   add_fetch(app),  add_completion(app), add_setup(app)};
   const auto add_engine_command = [&](const EngineCommand& command, CLI::App& root) {
     CLI::App* sub = root.add_subcommand(command.name, command.text);
     if (*command.text == '\0') sub->group("");  // hidden
@@ -79,7 +77,8 @@ int run_dstrain(int given_argc, char** given_argv) {
     sub->set_help_flag();
     commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});
   };
-  CLI::App* recipe = app.add_subcommand("recipe", "Make, check, show, describe and import recipes.");
+  CLI::App* recipe =
+      app.add_subcommand("recipe", "Make, check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(),
                   {add_recipe_check(*recipe), add_recipe_show(*recipe), add_recipe_list(*recipe),
@@ -90,6 +89,17 @@ int run_dstrain(int given_argc, char** given_argv) {
   trace->require_subcommand(1);
   commands.insert(commands.end(), {add_trace_merge(*trace), add_trace_analyze(*trace),
                                    add_trace_diff(*trace), add_trace_request(*trace)});
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "List, verify, prune, import, export and inspect checkpoints.");
+  checkpoint->require_subcommand(1);
+  commands.insert(commands.end(),
+                  {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
+                   add_checkpoint_prune(*checkpoint), add_checkpoint_inspect(*checkpoint)});
+  add_engine_command({"export", "Write a checkpoint's weights as Hugging Face has them."},
+                     *checkpoint);
+  add_engine_command({"import", "Make a checkpoint of one of another trainer."}, *checkpoint);
+  commands.push_back(
+      add_plan(app, [argc, argv](PlanOptions&) { return run_engine_library(argc, argv); }));
 
   for (const EngineCommand& command : kEngineCommands) add_engine_command(command, app);
   return run_command(app, commands, argc, argv);

@@ -1,18 +1,11 @@
 #pragma once
 
-#include <string>
-
+#include "cmd/machine_options.h"
 #include "engine/program/plan_report.h"
 #include "engine/recipe/load.h"
 
 namespace dstrain {
 
-/// Which machine is planned for.
-struct MachineOptions {
-  std::string name;             ///< built in or measured; empty: plan_machine's choice
-  int per_node = 0;             ///< ranks of a node; 0: the machine's
-  double network_gb_per_s = 0;  ///< between nodes, 1e9 bytes a second of a node; 0: the machine's
-};
 /// As asked for; else what was measured for the device that this machine has, else the built-in
 /// one.
 [[nodiscard]] Machine plan_machine(const MachineOptions& options, bool on_cpu);

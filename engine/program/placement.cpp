@@ -61,9 +61,9 @@ struct Load {
   }
 };
 
-/// Gives each group to the one with which all are done first, in order.
-void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update,
-            const Machine& machine) {
+/// Gives each group to the one with which all are done first, in order. The seconds of that.
+double divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update,
+              const Machine& machine) {
   Load load;
   for (const int g : groups) {
     GroupLayout& kind = layout.groups[to_index(g)];
@@ -80,6 +80,7 @@ void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update
     kind.update_method = by_device ? UpdateMethod::streamed : UpdateMethod::host;
     load = by_device ? streamed : host;
   }
+  return load.time_s();
 }
 
 void place_parameters(Layout& layout, Place place) {
@@ -129,7 +130,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
       static_cast<double>(report.elements) * (offload.share == 0 ? 1 : offload.share);
   const auto enough = [&] {
     if (!as_needed) return static_cast<double>(report.offloaded) >= wanted;
-    divide(layout, groups, offload.update, machine);
+    (void)divide(layout, groups, offload.update, machine);
     return peak_memory(training_program(layout, cost, tried)).total() + limit.fixed <= limit.bytes;
   };
   if (states != Place::device) {
@@ -138,7 +139,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
       report.offloaded += layout.own_elements(*g);
     }
   }
-  divide(layout, groups, offload.update, machine);
+  report.seconds = divide(layout, groups, offload.update, machine);
   for (const int g : groups) {
     if (layout.groups[to_index(g)].state_place != Place::device &&
         layout.groups[to_index(g)].update_method == UpdateMethod::streamed)

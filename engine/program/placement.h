@@ -14,6 +14,7 @@ struct PlacementReport {
   std::int64_t offloaded = 0;  ///< elements whose states rest on the host, on this rank
   std::int64_t streamed = 0;   ///< of them, updated by the device
   std::int64_t elements = 0;   ///< all whose states the rank holds
+  double seconds = 0;          ///< of link, cores or host memory to update what was put there
 };
 [[nodiscard]] std::string describe(const PlacementReport& report);
 

@@ -560,7 +560,7 @@ double block_seconds(work::Pass pass, int block, const Layout& layout, const Mod
   if (!two_at_once) return run_alone(pass, block, layout, cost, machine).total_s();
   Program beside;
   beside.actions = {{.lane = Lane::compute_beside, .block = block}};
-  return run_alone(pass, block, layout, cost, machine, beside).busy_s;
+  return run_alone(pass, block, layout, cost, machine, beside).seconds_of(Resource::sm);
 }
 
 double exchange_seconds(work::Pass pass, int block, const Layout& layout, const ModelCost& cost,

@@ -164,8 +164,8 @@ struct Simulation {
 [[nodiscard]] double longest_step(std::span<const Simulation> line);
 
 /// How long a forward, recompute, backward or a part of one takes alone; with two micro-batches at
-/// once (ProgramOptions::two_at_once) what of that keeps the other one from running: kernels, and
-/// the part of exchanges that nothing hides.
+/// once (ProgramOptions::two_at_once) what of that keeps the other one from running: kernels but
+/// for half of their launches, and the part of exchanges that nothing hides.
 [[nodiscard]] double block_seconds(work::Pass pass, int block, const Layout& layout,
                                    const ModelCost& cost, const Machine& machine,
                                    bool two_at_once = false);

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 
-from support import expect_success, run
+from support import DSTRAIN, ROOT, expect_success, run
 
 bash = expect_success(run("completion", "bash"))
 with tempfile.NamedTemporaryFile("w", suffix=".bash") as script:
@@ -24,7 +24,7 @@ with tempfile.NamedTemporaryFile("w", suffix=".bash") as script:
     assert "agent" not in completed("a") and "words" not in completed("w"), completed("")
     assert {"plan", "recipe", "completion"} <= set(completed("")), completed("")
     assert completed("launch", "--hostf") == ["--hostfile"]
-    assert completed("plan", "--ran") == ["--ranks"]  # of the engine library
+    assert completed("bench", "step", "--warm") == ["--warmup"]  # of the engine library
     assert completed("checkpoint", "exp") == ["export"]
     assert "--help" in completed("checkpoint", "export", "--")
     assert completed("launch", "quickst") == ["quickstart"]
@@ -64,4 +64,13 @@ with tempfile.TemporaryDirectory() as scratch:
             done = subprocess.run(["zsh", "-f", "-c", ZSH, "zsh", scratch, line, word], capture_output=True, text=True, timeout=100, cwd=scratch)
             assert word in done.stdout, (line, done)
 assert run("completion", "tcsh").returncode == 64
+# Without the engine library help, what plan refuses by its options and what only reads checkpoints are there.
+with tempfile.TemporaryDirectory() as scratch:
+    alone = shutil.copy(DSTRAIN, pathlib.Path(scratch) / "dstrain")
+    for arguments, code, words in ((["plan", "--help"], 0, "--longest"), (["plan", "recipes/quickstart.yaml", "--rank", 2], 64, "--ranks"),
+                                   (["checkpoint", "--help"], 0, "inspect"), (["checkpoint", "list", scratch], None, "checkpoint"),
+                                   (["plan", "recipes/quickstart.yaml"], 69, "engine is not there")):
+        done = subprocess.run([alone, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=100)
+        assert words in done.stdout + done.stderr and (code is None or done.returncode == code), (arguments, done)
+        assert arguments[:1] == ["plan"] or "engine" not in done.stderr, done
 print("completion: ok")

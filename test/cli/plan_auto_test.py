@@ -49,11 +49,20 @@ with tempfile.TemporaryDirectory() as scratch:
     text = expect_success(run("plan", large, "--auto", "--ranks", 2, "--machine", "h200"))
     assert "default layout" in text and "why others lost" in text and "pipeline 2" in text, text
 
-    # What plan says of the first row's settings is what the row says.
-    first = plan["rows"][0]
-    settings = [word for setting in first["settings"] for word in ("--set", setting)]
-    same = json.loads(expect_success_json(run("plan", large, "--ranks", 64, "--machine", "h200", "--json", *settings)))
-    assert abs(same["step_s"] / first["step_s"] - 1) < 1e-6, (same["step_s"], first)
+    # What plan says of the first row's settings is what the row says: offloaded states, and two micro-batches of small kernels at once.
+    at_once = {}
+    for name, ranks in ((large, 64), ("recipes/qwen/qwen2.5-3b_random_offload.yaml", 2), ("recipes/bloom/bloom-7b1_squad_10k_offload.yaml", 1),
+                        ("recipes/cnn/mobilenet-v2_random.yaml", 1), ("recipes/cnn/ensemble_random.yaml", 1)):
+        plan = rows("plan", name, "--auto", "--ranks", ranks, "--machine", "h200", "--top", 3)
+        first = plan["rows"][0]
+        at_once[name] = {row["concurrent"] for row in plan["rows"]}
+        settings = [word for setting in first["settings"] for word in ("--set", setting)]
+        same = json.loads(expect_success_json(run("plan", name, "--ranks", ranks, "--machine", "h200", "--json", *settings)))
+        assert (same["step_s"], same["memory"]["total_bytes"]) == (first["step_s"], first["rank_bytes"]), (name, same["step_s"], same["memory"], first)
+    assert all(2 in at_once[name] for name in at_once if "cnn/" in name), at_once
+    # Where two do not fit, one at a time is proposed.
+    result = run("plan", name, "--machine", "h200", "--set", "batch.micro=16", "--set", "batch.concurrent=2", "--set", "memory.limit=3.7")
+    assert result.returncode == 64 and "--set batch.concurrent=1 " in result.stderr, result
 
     # The fragment, in the place of the recipe's sections, is a recipe.
     expect_success(run("plan", recipe, "--auto", "--ranks", 2, "--write", fragment))

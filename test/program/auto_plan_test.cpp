@@ -1,6 +1,7 @@
 #include "engine/program/auto/auto_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <tuple>
 
@@ -50,6 +51,15 @@ ModelCost exchanging(ModelCost cost, int tensor) {
   return cost;
 }
 
+/// Blocks of many kernels each, as those of convolutional models.
+ModelCost of_kernels(ModelCost cost) {
+  for (BlockCost& block : cost.blocks) {
+    block.forward_kernels = {{.products = block.forward_flops, .launches = 40}};
+    block.backward_kernels = {{.products = 2 * block.forward_flops, .launches = 80}};
+  }
+  return cost;
+}
+
 /// A recipe of images with `global` samples a step.
 /// The quickstart computes in fp32; these cases are of exchanges beside products of 16 bits.
 Machine at_one_rate() {
@@ -61,17 +71,22 @@ Machine at_one_rate() {
 struct Searched {
   int global = 256;
   Machine machine = at_one_rate();
+  std::vector<std::string> others = {};  ///< settings
+  bool kernels = false;                  ///< of_kernels
 
   [[nodiscard]] Recipe recipe(const std::vector<std::string>& settings) const {
     std::vector<std::string> all = settings;
+    all.insert(all.end(), others.begin(), others.end());
     all.push_back("batch.global=" + std::to_string(global));
     return load_recipe("recipes/quickstart.yaml", all).recipe;
   }
   [[nodiscard]] PlanSource source() const {
     return {.recipe = [this](const auto& settings) { return recipe(settings); },
             .cost =
-                [](const Recipe& own) {
-                  return exchanging(vit_like_model_of(own.batch.micro), own.parallel.tensor);
+                [this](const Recipe& own) {
+                  ModelCost cost =
+                      exchanging(vit_like_model_of(own.batch.micro), own.parallel.tensor);
+                  return kernels ? of_kernels(std::move(cost)) : cost;
                 }};
   }
   [[nodiscard]] AutoPlan plan(int ranks, int top = 10) const {
@@ -119,11 +134,12 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
 }
 
 TEST_CASE("no built step is shorter than the bound of its choice", "[program][auto]") {
-  const Searched searched;
+  const Searched searched{.kernels = GENERATE(false, true)};
   const PlanSource source = searched.source();
   CostTables tables(source, searched.machine, 4);
   int compared = 0;
-  for (PlanChoice choice : all_choices({.ranks = 4, .blocks = 14, .global = 256})) {
+  for (PlanChoice choice :
+       all_choices({.ranks = 4, .blocks = 14, .global = 256, .kernels = searched.kernels})) {
     PlanChoice largest = choice;
     largest.micro = 256;
     const BlockTable* blocks = tables.blocks(largest);
@@ -195,6 +211,51 @@ TEST_CASE("two micro-batches at once hide what tensor ranks exchange", "[program
   const PlanChoice best =
       tensor != nullptr && tensor->best ? tensor->best->choice : plan.rows.front().choice;
   CHECK(best.concurrent == 2);
+}
+
+TEST_CASE("two micro-batches at once hide launches of kernels", "[program][auto]") {
+  Searched searched{.global = 64, .kernels = true};
+  const auto best = [&](int micro, int concurrent) {
+    const AutoPlan plan = searched.plan(1, 20);
+    const auto row = std::ranges::find_if(plan.rows, [&](const AutoRow& own) {
+      return own.choice.micro == micro && own.choice.concurrent == concurrent;
+    });
+    return row == plan.rows.end() ? nullptr : std::make_unique<AutoRow>(*row);
+  };
+  const auto one = best(8, 1), two = best(8, 2);
+  REQUIRE((one && two));
+  CHECK(two->step_s < 0.95 * one->step_s);
+  CHECK(two->exchange_s < 0.05 * two->step_s);
+  searched.kernels = false;
+  CHECK(best(8, 1));
+  CHECK(!best(8, 2));
+}
+
+TEST_CASE("the time of link and cores is a part of estimates where states rest on the host",
+          "[program][auto]") {
+  const Searched searched{.global = 256, .others = {"memory.offload.optimizer=pinned"}};
+  const PlanSource source = searched.source();
+  CostTables tables(source, searched.machine, 2);
+  int beside = 0;
+  for (const PlanChoice& choice : all_choices({.ranks = 2, .blocks = 14, .global = 256})) {
+    PlanChoice largest = choice;
+    largest.micro = 256;
+    const BlockTable* blocks = tables.blocks(largest);
+    if (blocks == nullptr || choice.micro < 32) continue;
+    CAPTURE(describe(choice, 2), choice.zero_stage, choice.micro);
+    const Recipe recipe = tables.recipe(choice);
+    const ModelCost& cost = tables.cost(choice, recipe);
+    const Strategy strategy = make_strategy(recipe, cost, 2, searched.machine);
+    beside += strategy.options.transient_slots ? 1 : 0;
+    const AutoRow row = simulated_row(choice, recipe, cost, strategy, searched.machine);
+    const Estimate estimate = estimate_step(choice, recipe, cost, *tables.layout(choice),
+                                            strategy.batch.micro_batches, searched.machine);
+    CHECK(estimate.step_s == Approx(row.step_s).epsilon(0.16));
+    CHECK(lower_bound(choice, *blocks, *tables.layout(choice), strategy.batch.micro_batches,
+                      searched.machine)
+              .step_s <= row.step_s * 1.001);
+  }
+  CHECK(beside > 0);
 }
 
 TEST_CASE("4,096 ranks are searched with few simulations", "[program][auto]") {

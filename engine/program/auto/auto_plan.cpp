@@ -138,7 +138,10 @@ std::vector<PlanChoice> Search::space() {
   const PlanChoice largest{.micro = static_cast<int>(std::bit_floor(global))};
   const BlockTable* whole = tables_.blocks(largest);
   if (whole == nullptr) throw Error(ErrorKind::usage, tables_.refusal(largest), "");
-  space.blocks = static_cast<int>(whole->cost.blocks.size());
+  const std::vector<BlockCost>& blocks = whole->cost.blocks;
+  space.blocks = static_cast<int>(blocks.size());
+  space.kernels = std::ranges::any_of(
+      blocks, [](const BlockCost& block) { return !block.forward_kernels.empty(); });
   return all_choices(space);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/program/auto/cost_tables.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -12,15 +13,16 @@
 namespace dstrain {
 namespace {
 
-Layout layout_of(const Recipe& recipe, const ModelCost& cost, int ranks, const Machine& machine) {
+LayoutTable layout_of(const Recipe& recipe, const ModelCost& cost, int ranks,
+                      const Machine& machine) {
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
   set_wires(layout, cost, wires_of(recipe, layout.degrees.shard));
   layout.peer_ranks = peer_ranks(recipe, machine);
   ProgramOptions options = {.micro_batches = 1};
-  (void)place_states(layout, cost, recipe, options, machine);
-  return layout;
+  const double host_s = place_states(layout, cost, recipe, options, machine).seconds;
+  return {.layout = std::move(layout), .host_s = host_s / recipe.parallel.pipeline};
 }
 
 }  // namespace
@@ -61,7 +63,7 @@ const ModelCost& CostTables::cost(const PlanChoice& choice, const Recipe& recipe
 BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
   BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
-  const Layout layout = layout_of(own, table.cost, ranks_, machine_);
+  const Layout layout = layout_of(own, table.cost, ranks_, machine_).layout;
   const StageCosts costs = joined_costs(layout, table.cost, machine_, choice.concurrent == 2);
   std::vector<double> forwards;
   for (const ChunkCost& block : costs.blocks) {
@@ -95,7 +97,7 @@ const BlockTable* CostTables::blocks(const PlanChoice& choice) {
 }
 
 LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& cost) const {
-  LayoutTable table{.layout = layout_of(recipe(choice), cost, ranks_, machine_)};
+  LayoutTable table = layout_of(recipe(choice), cost, ranks_, machine_);
   table.groups.resize(cost.groups.size());
   for (int rank = 0; rank < choice.degrees.pipeline; ++rank) {
     const Program program = training_program(table.layout, cost, {}, rank);
@@ -107,6 +109,8 @@ LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& c
         ledger.parameters + ledger.gradients + ledger.master + ledger.moments + ledger.average;
   }
   table.states /= choice.degrees.pipeline;
+  for (std::size_t g = 0; g < table.groups.size(); ++g)
+    if (table.layout.offloaded(static_cast<int>(g))) table.groups[g].update = 0;  // in host_s
   return table;
 }
 

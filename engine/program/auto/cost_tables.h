@@ -29,7 +29,8 @@ struct BlockTable {
 struct LayoutTable {
   Layout layout;
   std::vector<GroupSeconds> groups = {};
-  Bytes states = 0;  ///< of the average pipeline rank, at rest
+  Bytes states = 0;   ///< of the average pipeline rank, at rest
+  double host_s = 0;  ///< the same of updates of states on the host
 };
 
 /// Seconds and bytes of each block whose backward is run at once, as without a pipeline; with two

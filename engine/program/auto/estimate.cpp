@@ -165,6 +165,10 @@ double Estimator::after_visits(int rank, const Program& program) const {
   const double tail = reduce_tail(blocks, /*sums=*/false);
   seconds +=
       gather_wait(blocks) + tail + std::max(updates, reduce_tail(blocks, /*sums=*/true) - tail);
+  // Offloaded states go beside the next forward, and some come beside the last backward.
+  double forward = 0;
+  for (const int b : blocks) forward += costs_.blocks[to_index(b)].forward;
+  seconds += std::max(0.0, table_.host_s - (forward + work(blocks)) / 2);
   double each = 0;  // of a micro-batch, beside its visits
   if (choice_.zero_stage >= 2) each += reductions;
   if (choice_.zero_stage == 3) each += 2 * gathers;

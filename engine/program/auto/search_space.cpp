@@ -46,8 +46,8 @@ void add_layout(std::vector<PlanChoice>& list, const SearchSpace& space, PlanCho
   const int samples = (space.global + data - 1) / data;
   const int line_ranks = static_cast<int>(product(choice.degrees, kAxesInBlocks));
   const int line = std::min(line_ranks, space.ranks_per_node);
-  const bool beside =
-      space.lanes && space.experts == 0 && choice.degrees.pipeline == 1 && line_ranks > 1;
+  const bool beside = space.lanes && space.experts == 0 && choice.degrees.pipeline == 1 &&
+                      (line_ranks > 1 || space.kernels);
   for (const Sharing& sharing : sharings(data, line, space.ranks_per_node)) {
     choice.zero_stage = sharing.stage;
     choice.shard = sharing.shard;

@@ -34,15 +34,16 @@ struct PlanChoice {
 struct SearchSpace {
   int ranks = 1;
   int ranks_per_node = 8;
-  int blocks = 1;     ///< of the model, the most that a pipeline may have ranks
-  int global = 1;     ///< samples of a step
-  bool text = false;  ///< samples are sequences
-  int experts = 0;    ///< of a layer; 0: none
-  bool lanes = true;  ///< work on two lanes runs at once, as on a GPU
+  int blocks = 1;        ///< of the model, the most that a pipeline may have ranks
+  int global = 1;        ///< samples of a step
+  bool text = false;     ///< samples are sequences
+  int experts = 0;       ///< of a layer; 0: none
+  bool lanes = true;     ///< work on two lanes runs at once, as on a GPU
+  bool kernels = false;  ///< blocks list kernels, whose launches pass beside another micro-batch
 };
 /// All choices whose degrees multiply to the ranks: tensor within a node, sequence up to 64, ZeRO
 /// over all data ranks and over those of a node, micro-batches in powers of two, and two of them at
-/// once where ranks exchange inside blocks. Schedules are left open.
+/// once where ranks exchange inside blocks or kernels are listed. Schedules are left open.
 [[nodiscard]] std::vector<PlanChoice> all_choices(const SearchSpace& space);
 
 /// The layouts that are shown whatever their time: pipeline 2 on two ranks, pipeline 2 x tensor 2
