@@ -7,6 +7,7 @@
 
 #include "cmd/planned_model.h"
 #include "engine/base/error.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
 #include "engine/recipe/compute.h"
@@ -66,7 +67,8 @@ PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine,
 
 }  // namespace
 
-RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
+RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& rates, int phase) {
+  const Machine machine = on_threads(rates, rates.threads, ranks);
   auto [recipe, cost, strategy] = planned_step(loaded.recipe, ranks, machine, phase);
   PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};

@@ -5,16 +5,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/host_name.h"
 #include "engine/base/open_files.h"
+#include "engine/base/system_files.h"
 #include "engine/comm/deferred.h"
 #include "engine/comm/group.h"
+#include "engine/comm/host_exchange.h"
 #include "engine/comm/peer_copies.h"
 #include "engine/comm/peer_memory.h"
+#include "engine/comm/shared_memory.h"
 #include "engine/comm/skipping.h"
 
 namespace dstrain {
@@ -52,6 +57,11 @@ void Group::fail(std::string_view operation, std::string_view reason) const {
               "a rank of the group has probably ended: see its log");
 }
 
+std::string host_id() {
+  if (const char* id = std::getenv("NCCL_HOSTID"); id != nullptr && *id != '\0') return id;
+  return fmt::format("{} {}", host_name(), read_first_line("/proc/sys/kernel/random/boot_id"));
+}
+
 void wait_for_all(Store& store, const Group& group) {
   const std::string arrived = group.key("arrived");
   const std::string complete = group.key("complete");
@@ -79,7 +89,11 @@ namespace {
 std::unique_ptr<Communicator> make_by_backend(const std::shared_ptr<Store>& store,
                                               const Group& group,
                                               const CommunicatorOptions& options) {
-  if (options.backend == CommBackend::gloo) return make_gloo(store, group);
+  if (options.backend == CommBackend::gloo) {
+    auto gloo = make_gloo(store, group);
+    auto memory = SharedMemory::open(*store, group);
+    return memory ? with_shared_memory(std::move(gloo), std::move(memory), group) : std::move(gloo);
+  }
   const auto open_nccl = [store, group, options] { return make_nccl(*store, group, options); };
   if (options.copied_bytes == 0) return open_nccl();
   std::unique_ptr<PeerMemory> memory =

@@ -25,6 +25,9 @@ struct Group {
   [[noreturn]] void fail(std::string_view operation, std::string_view reason) const;
 };
 
+/// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
+[[nodiscard]] std::string host_id();
+
 /// Waits until every rank of the group has come, so that a missing one is an error with names and
 /// not a hang in a library's start; Error{hosts} says how many came.
 void wait_for_all(Store& store, const Group& group);

@@ -6,14 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/base/host_name.h"
 #include "engine/base/index.h"
-#include "engine/base/system_files.h"
 #include "engine/comm/peer_kernels.h"
 #include "engine/comm/peer_probe.h"
 
@@ -100,12 +97,6 @@ std::pair<bool, const char*> capturing(cudaStream_t stream) {
   const cudaError_t result = cudaStreamIsCapturing(stream, &status);
   return {status != cudaStreamCaptureStatusNone,
           result == cudaSuccess ? nullptr : cudaGetErrorString(result)};
-}
-
-/// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
-std::string host_id() {
-  if (const char* id = std::getenv("NCCL_HOSTID"); id != nullptr && *id != '\0') return id;
-  return fmt::format("{} {}", host_name(), read_first_line("/proc/sys/kernel/random/boot_id"));
 }
 
 /// What a rank tells the others: its memory's handle, then its host. Empty: it has none.

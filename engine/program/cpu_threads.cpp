@@ -49,15 +49,21 @@ std::string fewer_threads_text(const UsefulThreads& useful, int given) {
       useful.max, given, kMilli * useful.block_s, kMilli * useful.wake_s);
 }
 
-Machine on_threads(Machine machine, int threads) {
-  if (threads <= 1) return machine;
-  machine.threads = threads;
+Machine on_threads(Machine machine, int threads, int ranks) {
+  machine.threads = std::max(threads, 1);
+  const int local = std::min(ranks, machine.ranks_per_node);
+  const double all = static_cast<double>(machine.threads) * local;
+  const double turns = machine.cores > 0 ? std::max(1.0, all / machine.cores) : 1;
   for (double Machine::*rate :
        {&Machine::flops_per_s, &Machine::fp32_flops_per_s, &Machine::conv_flops_per_s,
         &Machine::vector_flops_per_s, &Machine::memory_bytes_per_s})
-    machine.*rate *= threads;
-  machine.layer_s += kWakeLayer;
-  machine.launch_s += kWakeKernel;
+    machine.*rate *= machine.threads / turns;
+  if (machine.threads > 1) {
+    machine.layer_s += kWakeLayer;
+    machine.launch_s += kWakeKernel;
+  }
+  machine.layer_s *= turns;
+  machine.launch_s *= turns;
   return machine;
 }
 

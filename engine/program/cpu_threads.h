@@ -19,7 +19,9 @@ struct UsefulThreads {
 /// "threads: 1 of 4 ...", why a rank uses fewer than it is given.
 [[nodiscard]] std::string fewer_threads_text(const UsefulThreads& useful, int given);
 
-/// The rates of a rank of `machine`, whose rates are those of one thread, with so many.
-[[nodiscard]] Machine on_threads(Machine machine, int threads);
+/// The rates of a rank of `machine`, whose rates are those of one thread, with so many, beside as
+/// many of each other of the job's `ranks` on its host: where they are more than its cores, they
+/// take turns.
+[[nodiscard]] Machine on_threads(Machine machine, int threads, int ranks = 1);
 
 }  // namespace dstrain

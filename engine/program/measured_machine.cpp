@@ -44,6 +44,7 @@ void describe(Visitor&& v, Rates& r) {
   v("network_measured", r.network.measured), v("network_hosts", r.network.hosts);
   v("network_ranks", r.network.ranks), v("network_bytes_per_s", r.network.bytes_per_s);
   v("network_latency_s", r.network.latency_s);
+  v("shared_bytes_per_s", r.shared_bytes_per_s), v("shared_latency_s", r.shared_latency_s);
 }
 
 Json to_json(const MeasuredRates& rates) {
@@ -182,6 +183,9 @@ Machine to_machine(const MeasuredRates& rates) {
   take(machine.file_read_bytes_per_s, rates.file_read_bytes_per_s / ranks);
   take(machine.file_write_bytes_per_s, rates.file_write_bytes_per_s / ranks);
   take(machine.communicator_overhead, rates.communicator_memory);
+  take(machine.shared_bytes_per_s, rates.shared_bytes_per_s);
+  take(machine.shared_latency_s, rates.shared_latency_s);
+  if (machine.shares_memory) take(machine.cores, rates.host_threads);
   if (rates.num_devices > 1) machine.ranks_per_node = rates.num_devices;
   take_network(machine, rates.network);
   return machine;

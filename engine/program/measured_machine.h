@@ -42,8 +42,9 @@ struct MeasuredRates {
   double arena_s_per_gib = 0;              ///< to page-lock host memory, for information
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;  ///< past the page cache
   Bytes communicator_memory = 0;                                 ///< of each beyond the first
-  double fp8_flops_per_s = 0;  ///< since 2026-11-24; 0: no FP8 either
-  NetworkRates network = {};   ///< since 2026-11-30
+  double fp8_flops_per_s = 0;                           ///< since 2026-11-24; 0: no FP8 either
+  NetworkRates network = {};                            ///< since 2026-11-30
+  double shared_bytes_per_s = 0, shared_latency_s = 0;  ///< as in Machine; of ranks on the CPU
 };
 
 /// $XDG_CONFIG_HOME/dstrain/machine.json, else ~/.config/dstrain/machine.json; empty without both.

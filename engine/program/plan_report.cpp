@@ -412,9 +412,15 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("batch", batch_equation(batch));
   if (plan.machine.shares_memory) {
     const UsefulThreads useful = useful_threads(strategy.layout, cost);
-    line("threads", fmt::format("{} a rank; the forward of the median block takes {} on one, which "
-                                "is worth at most {}",
-                                plan.machine.threads, duration(useful.block_s), useful.max));
+    const int local = ranks_of_host(strategy, plan.machine), cores = plan.machine.cores;
+    const std::string shared =
+        cores > 0 && local * plan.machine.threads > cores
+            ? fmt::format(", {} ranks of a host share {} cores", local, cores)
+            : "";
+    line("threads",
+         fmt::format("{} a rank{}; the forward of the median block takes {} on one, which "
+                     "is worth at most {}",
+                     plan.machine.threads, shared, duration(useful.block_s), useful.max));
   }
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));

@@ -54,15 +54,21 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   const CommExtent axis = layout.extent(comm.axis);
   const int extent = axis.ranks * axis.stride;
   const bool across_nodes = extent > machine.ranks_per_node;
+  const auto bytes = static_cast<double>(link_bytes(comm, layout));
+  const bool transfers = comm.op == CommOp::send || comm.op == CommOp::receive;
+  // Gloo does the others on a CPU.
+  const bool shared = !across_nodes && !transfers && comm.op != CommOp::all_to_all;
+  if (shared && machine.shared_bytes_per_s > 0) {
+    demand.comm_s += machine.shared_latency_s + bytes / machine.shared_bytes_per_s;
+    return;
+  }
   // As many groups as one stride has ranks pass through a node's adapters at once.
   const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
   const double network = machine.network_bytes_per_s / groups;
   // A transfer goes to one neighbour. Messages of a collective go through trees, one more latency
   // for each doubling of the nodes, or through rings.
-  const bool transfers = comm.op == CommOp::send || comm.op == CommOp::receive;
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
-  const auto bytes = static_cast<double>(link_bytes(comm, layout));
   const double link_s = seconds(bytes, machine.link_bytes_per_s);
   const int hops = transfers ? (across_nodes ? 1 : 0) : ring_hops(comm, layout, machine);
   const double latency_s = transfers || hops > 0
@@ -309,6 +315,8 @@ Demand Simulator::demand(const Action& action) const {
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
   for (const Work& work : action.work)
     std::visit([&](const auto& own) { add(own, action, demand); }, work);
+  if (machine_.one_at_a_time && !transfers(action.kind))
+    demand.use(Resource::sm, demand.total_s() - demand.seconds_of(Resource::sm));
   return demand;
 }
 

@@ -33,6 +33,9 @@ struct Machine {
   double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
+  /// Collectives through memory that ranks of a host share (engine/comm/host_exchange.h): the rate
+  /// of what a rank sends, and the time of one with few bytes. 0: none goes there.
+  double shared_bytes_per_s = 0, shared_latency_s = 0;
   /// A step of a ring from rank to rank, in the mean over those inside hosts and those between
   /// them, where the ring leaves its host.
   double hop_latency_s = 0;
@@ -57,6 +60,9 @@ struct Machine {
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
   int threads = 1;  ///< of a rank on a CPU, all together have these rates
+  int cores = 0;    ///< of a host, for the threads of its ranks; 0: each has one
+  /// A rank does one action after the other, but for transfers between stages.
+  bool one_at_a_time = false;
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine h100();

@@ -66,4 +66,37 @@ TEST_CASE("a CPU with more threads is planned faster for large blocks and slower
   CHECK(step_s(5, 1) == step_s(5, 0));
 }
 
+TEST_CASE("ranks that are more than the cores of their host take turns", "[program]") {
+  const auto rate = [](int threads, int ranks, int local) {
+    Machine machine = cpu();
+    machine.cores = 4;
+    machine.ranks_per_node = local;
+    return on_threads(machine, threads, ranks).flops_per_s / cpu().flops_per_s;
+  };
+  CHECK(rate(1, 4, 4) == Approx(1));
+  CHECK(rate(1, 8, 8) == Approx(0.5));
+  CHECK(rate(2, 4, 4) == Approx(1));
+  CHECK(rate(1, 8, 4) == Approx(1));  // on two hosts
+  CHECK(on_threads(cpu(), 1, 2).layer_s == cpu().layer_s);
+}
+
+TEST_CASE("a rank on the CPU exchanges and computes one after the other, by the host's memory",
+          "[program]") {
+  const test::Case c = test::make_case(2, 2, 1, 3, {});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  Machine machine = cpu();
+  const auto step = [&] { return simulate(program, c.layout, c.cost, machine); };
+  const double before = step().step_s;
+  int calls = 0;
+  for (const CollectiveUse& use : step().collectives) calls += use.calls;
+  REQUIRE(calls > 3);
+  machine.shared_latency_s += 1e-3;
+  CHECK(step().step_s == Approx(before + 1e-3 * calls));
+  // Gloo takes nothing of what goes through memory.
+  machine.collective_latency_s = 1;
+  CHECK(step().step_s == Approx(before + 1e-3 * calls));
+  machine.ranks_per_node = 1;
+  CHECK(step().step_s > 1);
+}
+
 }  // namespace dstrain

@@ -90,6 +90,14 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   MeasuredRates processor;
   processor.device = "CPU";
   CHECK(to_machine(processor).flops_per_s == cpu().flops_per_s);
+  CHECK(to_machine(processor).shared_latency_s == cpu().shared_latency_s);
+  processor.shared_bytes_per_s = 3e9;
+  processor.shared_latency_s = 7e-6;
+  processor.host_threads = 48;
+  const Machine taken = to_machine(parse_rates(rates_text(processor)));
+  CHECK(taken.shared_bytes_per_s == 3e9);
+  CHECK(taken.shared_latency_s == 7e-6);
+  CHECK(taken.cores == 48);
 }
 
 TEST_CASE("rates between hosts are kept beside those of a machine, and plans take both",

@@ -86,7 +86,7 @@ for name in files:
             problems.append(f"{name}:{number}: files are opened by engine/base/input_file.h (read_file, MappedFile)")
 WRITERS = {"engine/base/output_file.cpp",
            "engine/base/rank_record.cpp", "engine/base/spawn.cpp",  # memory of an agent; /dev/null
-           "engine/device/host_file.cpp",  # a file without a name
+           "engine/comm/shared_memory.cpp", "engine/device/host_file.cpp",  # files without a name
            "cmd/setup.cpp", "engine/kernels/linear/gemm_cache.cpp",  # room on a disk and a lock, which hold nothing
            "launcher/base/fd.cpp", "launcher/base/standard_output.cpp", "launcher/doctor/engine_probe.cpp", "launcher/hang/stacks.cpp"}
 RANGES = re.compile(r"\bCLI::(Range|PositiveNumber|NonNegativeNumber|Bound)\b")

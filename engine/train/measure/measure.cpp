@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "engine/base/clock.h"
 #include "engine/base/day.h"
@@ -145,23 +146,30 @@ struct CollectiveRates {
   Bytes memory = 0;        ///< of the communicator on a device
 };
 
-/// One thread and one communicator per GPU, the operations of ZeRO.
-CollectiveRates collective_rates(int num_devices) {
+/// One thread and one communicator per GPU, or of as many ranks on the CPU, the operations of ZeRO
+/// with so many bytes.
+CollectiveRates collective_rates(int num_ranks, bool on_cpu, Bytes bytes) {
   CollectiveRates rates;
-  ThreadWorld world(num_devices);
+  ThreadWorld world(num_ranks);
   world.run([&](int rank) {
     const c10::AutoGradMode no_gradients(false);  // it belongs to the thread
-    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank));
+    const c10::Device device = on_cpu
+                                   ? c10::Device(c10::kCPU)
+                                   : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank));
     make_current(device);
-    std::vector<int> ranks(static_cast<std::size_t>(num_devices));
+    std::vector<int> ranks(static_cast<std::size_t>(num_ranks));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const Bytes before = memory_figures(device).outside_allocator();
-    const auto comm = make_communicator(
-        world.store(),
-        {.backend = CommBackend::nccl, .name = "measure", .ranks = ranks, .rank = rank});
-    const std::int64_t share = 256 * kMiB / num_devices;  // bf16 elements: 512 MiB in all
-    const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device);
-    at::Tensor whole = at::zeros({share * num_devices}, options);
+    const auto outside = [&] { return on_cpu ? 0 : memory_figures(device).outside_allocator(); };
+    const Bytes before = outside();
+    const auto comm =
+        make_communicator(world.store(), {.backend = on_cpu ? CommBackend::gloo : CommBackend::nccl,
+                                          .name = "measure",
+                                          .ranks = ranks,
+                                          .rank = rank});
+    const auto options =
+        at::TensorOptions().dtype(on_cpu ? at::kFloat : at::kBFloat16).device(device);
+    const std::int64_t share = bytes / (on_cpu ? 4 : 2) / num_ranks;
+    at::Tensor whole = at::zeros({share * num_ranks}, options);
     at::Tensor part = at::zeros({share}, options);
     at::Tensor small = at::zeros({256}, options);
     // The same number of calls on every rank, or they would wait for each other for ever.
@@ -177,10 +185,10 @@ CollectiveRates collective_rates(int num_devices) {
     const double reduce_s = time(30, [&] { comm->reduce_scatter(part, whole); });
     const double small_s = time(200, [&] { comm->all_reduce(small, ReduceOp::sum); });
     if (rank != 0) return;
-    const double sent = static_cast<double>(whole.nbytes()) * (num_devices - 1) / num_devices;
+    const double sent = static_cast<double>(whole.nbytes()) * (num_ranks - 1) / num_ranks;
     rates = {.bytes_per_s = sent / std::max(gather_s, reduce_s),
              .latency_s = small_s,
-             .memory = memory_figures(device).outside_allocator() - before};
+             .memory = outside() - before};
   });
   return rates;
 }
@@ -206,6 +214,13 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
     say("fp32 products, one core", rates.flops_per_s, 1e9, "GFLOP/s");
     rates.memory_bytes_per_s = memory_rate(128 * kMiB, at::kFloat, device);
     say("memory, one core", rates.memory_bytes_per_s, 1e9, "GB/s");
+    if (std::thread::hardware_concurrency() > 1) {
+      const CollectiveRates collectives = collective_rates(2, /*on_cpu=*/true, 4 * kMiB);
+      rates.shared_bytes_per_s = collectives.bytes_per_s;
+      rates.shared_latency_s = collectives.latency_s;
+      say("collectives of two ranks", rates.shared_bytes_per_s, 1e9, "GB/s");
+      say("smallest collective", rates.shared_latency_s, 1e-6, "us");
+    }
     at::set_num_threads(threads);
     rates.host_copy_bytes_per_s = rates.host_link_bytes_per_s = host_copy_rate(128 * kMiB);
     say("memory copy, one core", rates.host_copy_bytes_per_s, 1e9, "GB/s");
@@ -240,7 +255,8 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
   say("host memory copy, one thread", rates.host_copy_bytes_per_s, 1e9, "GB/s");
   measure_host(facts, rates, tell);
   if (facts.num_devices > 1) {
-    const CollectiveRates collectives = collective_rates(facts.num_devices);
+    const CollectiveRates collectives =
+        collective_rates(facts.num_devices, /*on_cpu=*/false, 512 * kMiB);
     rates.link_bytes_per_s = collectives.bytes_per_s;
     rates.collective_latency_s = collectives.latency_s;
     say(fmt::format("collectives of {} GPUs, bus", facts.num_devices).c_str(),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "engine/base/clock.h"
@@ -24,9 +25,11 @@ namespace dstrain {
 namespace {
 
 /// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device,
-/// else machine_of_device(); in any case this device's memory. A broken file costs the prediction
+/// else machine_of_device(); in any case this device's memory, and on a CPU this host's cores and
+/// ranks. A broken file costs the prediction
 /// only.
-Machine machine_of(const DeviceFacts& device) {
+Machine machine_of(const World& world) {
+  const DeviceFacts& device = world.device;
   Machine machine = machine_of_device(device);
   try {
     const auto measured = find_measured(read_measured(measured_file()), device.name);
@@ -35,6 +38,10 @@ Machine machine_of(const DeviceFacts& device) {
     machine.name += " (machine.json cannot be read)";
   }
   machine.device_memory = device.memory_bytes;
+  if (!device.is_cuda()) {
+    machine.cores = static_cast<int>(std::thread::hardware_concurrency());
+    machine.ranks_per_node = world.local_size;
+  }
   return machine;
 }
 
@@ -71,7 +78,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
   // The phase before left cached memory, in other sizes.
   if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
-                    on_threads(machine_of(world.device), session_.threads()));
+                    on_threads(machine_of(world), session_.threads(), world.size));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
                                     .rank = world.rank,
                                     .world_size = world.size,
