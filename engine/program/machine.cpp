@@ -131,7 +131,7 @@ Machine cpu() {
       .communicator_overhead = 0,
       .shares_memory = true,
       .cores = 2,
-      .one_at_a_time = true,
+      .collectives_alone = true,
   };
 }
 

@@ -315,7 +315,7 @@ Demand Simulator::demand(const Action& action) const {
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
   for (const Work& work : action.work)
     std::visit([&](const auto& own) { add(own, action, demand); }, work);
-  if (machine_.one_at_a_time && !transfers(action.kind))
+  if (machine_.collectives_alone && demand.comm_s > 0 && !transfers(action.kind))
     demand.use(Resource::sm, demand.total_s() - demand.seconds_of(Resource::sm));
   return demand;
 }

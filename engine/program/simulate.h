@@ -61,8 +61,8 @@ struct Machine {
   bool shares_memory = false;
   int threads = 1;  ///< of a rank on a CPU, all together have these rates
   int cores = 0;    ///< of a host, for the threads of its ranks; 0: each has one
-  /// A rank does one action after the other, but for transfers between stages.
-  bool one_at_a_time = false;
+  /// A rank does nothing beside a collective.
+  bool collectives_alone = false;
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine h100();
