@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/checkpoint/saved_layout.h"
 #include "engine/mesh/pieces.h"
 #include "engine/store/store.h"
@@ -60,7 +61,8 @@ struct CheckpointPart {
 
 struct SaveResult {
   bool ok = false;
-  bool not_finite = false;     ///< refused, since some value is nan or infinite
+  /// The error is `stop` where some value is nan or infinite, `again` where rank 0 is lost.
+  ErrorKind kind = ErrorKind::checkpoint;
   std::filesystem::path path;  ///< committed directory
   /// What failed on which rank, and the newest checkpoint that there is, or that there is none; the
   /// same text on every rank, unless rank 0 is lost.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <condition_variable>
 #include <deque>
@@ -35,24 +36,32 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // What travels through the store. A go-ahead is kWrite or already the verdict; a vote says what the
-// rank has written, or is kFailed or kRefused (values that are not finite) and why; once rank 0 has
-// all, it asks with kShow for the layouts that it does not know yet, each of one rank, or gives
-// already the verdict, which is kOk and the bytes saved, or kFailed or kRefused and why.
+// rank has written, or is kFailed, kRefused (values that are not finite) or kLost (the store) and
+// why; once rank 0 has all, it asks with kShow for the layouts that it does not know yet, each of
+// one rank, or gives already the verdict, which is kOk and the bytes saved, or one of these and
+// why.
 constexpr std::string_view kWrite = "write";
 constexpr std::string_view kShow = "show ";
 constexpr std::string_view kOk = "ok ";
 constexpr std::string_view kFailed = "failed ";
 constexpr std::string_view kRefused = "refused ";
+constexpr std::string_view kLost = "lost ";
+constexpr std::array kObjections = {std::pair{kFailed, ErrorKind::checkpoint},
+                                    std::pair{kRefused, ErrorKind::stop},
+                                    std::pair{kLost, ErrorKind::again}};
 
 /// A vote or verdict against a save, and the error it was made from.
 std::string against(const std::exception& error, const std::string& who = "") {
-  const auto* ours = dynamic_cast<const Error*>(&error);
-  const bool refused = ours != nullptr && ours->kind() == ErrorKind::stop;
-  return fmt::format("{}{}{}", refused ? kRefused : kFailed, who, error.what());
+  std::string_view word = kFailed;
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) {
+    for (const auto& [known, kind] : kObjections)
+      if (ours->kind() == kind) word = known;
+  }
+  return fmt::format("{}{}{}", word, who, error.what());
 }
 std::optional<Error> objection(const std::string& text) {
-  if (text.starts_with(kFailed)) return Error(ErrorKind::checkpoint, text.substr(kFailed.size()));
-  if (text.starts_with(kRefused)) return Error(ErrorKind::stop, text.substr(kRefused.size()));
+  for (const auto& [word, kind] : kObjections)
+    if (text.starts_with(word)) return Error(kind, text.substr(word.size()));
   return std::nullopt;
 }
 
@@ -97,7 +106,7 @@ class Save {
       std::from_chars(verdict.data() + kOk.size(), verdict.data() + verdict.size(), result.bytes);
     } else {
       const Error why = objection(verdict).value_or(Error(ErrorKind::checkpoint, verdict));
-      result.not_finite = why.kind() == ErrorKind::stop;
+      result.kind = why.kind();
       result.error = why.what();
     }
     return result;

@@ -113,7 +113,7 @@ TEST_CASE("values that are not finite are refused by all ranks and named", "[che
   for (const SaveResult& result : results) {
     CAPTURE(result.error);
     REQUIRE_FALSE(result.ok);
-    REQUIRE(result.not_finite);
+    REQUIRE(result.kind == ErrorKind::stop);
     REQUIRE(contains(result.error, std::isnan(value) ? "rank 1: 'big' holds nan at element 1126"
                                                      : "rank 1: 'big' holds -inf at element 1126"));
     REQUIRE(contains(result.error, earlier ? "; the newest checkpoint is " : "; there is no"));
@@ -135,7 +135,7 @@ TEST_CASE("a failed save names the newest checkpoint that is sound", "[checkpoin
     const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const auto results = save_on(dir.path(), 1, 3);
-    return !results[0].ok && !results[0].not_finite &&
+    return !results[0].ok && results[0].kind == ErrorKind::checkpoint &&
                    contains(results[0].error, "rank 0: cannot write ") &&
                    contains(results[0].error, "File too large; a file of this process may have ") &&
                    contains(results[0].error,
@@ -313,6 +313,27 @@ TEST_CASE("a verdict stands although rank 0 has ended since", "[checkpoint]") {
     CAPTURE(result.error);
     REQUIRE(result.ok);
   }
+}
+
+TEST_CASE("a save that loses the store fails as a lost rank does", "[checkpoint]") {
+  class LostStore final : public Store {
+   public:
+    void set(const std::string&, const std::string&) override { lose(); }
+    std::string get(const std::string&, std::chrono::milliseconds) override { lose(); }
+    std::optional<std::string> try_get(const std::string&) override { lose(); }
+    std::int64_t add(const std::string&, std::int64_t) override { lose(); }
+
+   private:
+    [[noreturn]] static void lose() { throw Error(ErrorKind::again, "connection reset"); }
+  };
+  const TempDir dir;
+  const auto saver = make_saver(std::make_shared<LostStore>(),
+                                {.root = dir.path(), .rank = 1, .world_size = 2, .attempt = "1"});
+  saver->start(test_state(1, 2), test_part(1, 2, 1));
+  const SaveResult result = saver->wait().value();
+  REQUIRE_FALSE(result.ok);
+  REQUIRE(result.kind == ErrorKind::again);
+  REQUIRE(result.error == "rank 1: connection reset");
 }
 
 TEST_CASE("a dead rank makes the save fail and nobody hang", "[checkpoint]") {

@@ -458,12 +458,13 @@ RunPlace Trainer::next_place() const {
 
 void Trainer::require_saved() const {
   if (!failed_save_) return;
-  const bool not_finite = failed_save_->not_finite;
-  throw Error(not_finite ? ErrorKind::stop : ErrorKind::checkpoint,
+  const ErrorKind kind = failed_save_->kind;
+  throw Error(kind,
               fmt::format("the state after step {} is not saved: {}", session_.next_step(),
                           failed_save_->error),
-              not_finite ? "lower optimizer.lr, then start again with --resume auto"
-                         : "make room, then start again with --resume auto");
+              kind == ErrorKind::stop    ? "lower optimizer.lr, then start again with --resume auto"
+              : kind == ErrorKind::again ? "start again with --resume auto"
+                                         : "make room, then start again with --resume auto");
 }
 
 }  // namespace dstrain
