@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/units.h"
 #include "engine/comm/checks.h"
 #include "engine/comm/forwarding.h"
 
@@ -36,11 +37,11 @@ class RingOrder {
  public:
   RingOrder(const at::Tensor& whole, int ranks) : ranks_(ranks) {
     constexpr std::int64_t kSegment = 1 << 20;
-    const auto up = [](std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit; };
     const auto width = static_cast<std::int64_t>(whole.element_size());
     const std::int64_t bytes = whole.numel() * width;
-    const std::int64_t each = up(std::max(up(bytes, kSegment), std::int64_t{2} * ranks), ranks);
-    each_ = each * up(up(bytes, each * ranks), width);
+    const std::int64_t each =
+        ceil_div(std::max(ceil_div(bytes, kSegment), std::int64_t{2} * ranks), ranks);
+    each_ = each * ceil_div(ceil_div(bytes, each * ranks), width);
   }
   /// The rank whose segments have element i, and where they end.
   [[nodiscard]] std::pair<int, std::int64_t> owner(std::int64_t i) const {
@@ -149,9 +150,9 @@ class HostExchange final : public Forwarding {
 
   /// Each in slots of its own.
   template <class Piece>
-  void in_pieces(std::int64_t count, std::int64_t most, Piece&& piece) {
-    for (std::int64_t begin = 0; begin < count; begin += most) {
-      piece(Range{begin, std::min(count, begin + most)});
+  void in_pieces(std::int64_t count, std::int64_t max, Piece&& piece) {
+    for (std::int64_t begin = 0; begin < count; begin += max) {
+      piece(Range{begin, std::min(count, begin + max)});
       memory_->turn();
     }
   }

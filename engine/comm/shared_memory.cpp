@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/base/system_files.h"
+#include "engine/base/units.h"
 
 namespace dstrain::comm {
 namespace {
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 /// A rank that waits looks so often whether the others live.
 constexpr long kLook_ns = 50'000'000;
-constexpr std::size_t kPage = 4096;
+constexpr std::int64_t kPage = 4096;
 constexpr std::size_t kTokenSize = 40;
 
 /// Takes or asks for the lock of a byte of the file; of an open file, so that it goes when the
@@ -51,7 +52,7 @@ struct SharedMemory::Head {
 };
 
 std::size_t SharedMemory::size_for(int ranks) {
-  return (sizeof(Head) + kPage - 1) / kPage * kPage + 2 * to_index(ranks) * kSlot;
+  return to_index(round_up(sizeof(Head), kPage)) + 2 * to_index(ranks) * kSlot;
 }
 
 SharedMemory::SharedMemory(const Group& group, UniqueFd file, void* memory, std::size_t size)

@@ -27,6 +27,10 @@ bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype
          tensor.is_contiguous() && tensor.device() == like.device();
 }
 
+bool at_16_bytes(const at::Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   std::string text = "[";
   for (const std::int64_t size : tensor.sizes())

@@ -37,6 +37,9 @@ namespace dstrain::ops {
 [[nodiscard]] bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
                              const at::Tensor& like);
 
+/// Its elements begin at a multiple of 16 bytes.
+[[nodiscard]] bool at_16_bytes(const at::Tensor& tensor);
+
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
 /// fp32 scratch of a kernel on x's device.

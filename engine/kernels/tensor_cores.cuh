@@ -8,9 +8,10 @@
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/gpu.h"
 
-/// Products of 16 x 16 tiles by a warp (PTX ISA, "mma.m16n8k16" and "ldmatrix"), 16-bit operands
-/// and sums in fp32. A lane holds of a tile's rows `row` and row + 8 the columns column, column + 1
-/// of every 8. Compute capability 7.5 multiplies fp16 by two halves of the depth, and no bf16.
+/// Products of 16 x 16 tiles by a warp (PTX ISA, "mma.m16n8k16", "ldmatrix", "movmatrix"), 16-bit
+/// operands and sums in fp32. A lane holds of a tile's rows `row` and row + 8 the columns column,
+/// column + 1 of every 8. Compute capability 7.5 multiplies fp16 by two halves of the depth, and no
+/// bf16.
 namespace dstrain::kernels::cuda {
 
 inline constexpr int kTile = 16;
@@ -73,6 +74,13 @@ __device__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t from) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(from));
   }
+}
+
+/// The transposed matrix [8, 8] of 16-bit elements that a warp holds.
+__device__ inline std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t to;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
+  return to;
 }
 
 /// The left operand, [16, 16].

@@ -243,7 +243,7 @@ void cached_attention(const CachedAttention& args, cudaStream_t stream) {
     throw Error(ErrorKind::internal,
                 "cached attention takes heads of up to 256 elements, a multiple of 8, of 16 with "
                 "rotary positions");
-  if (args.dtype == DType::f16 || (args.dtype == DType::bf16 && gpu_limits().bf16_products)) {
+  if (multiplies(args.dtype)) {
     cached_attention_products(args, stream);
   } else {
     with_type(args.dtype, [&](auto type) {

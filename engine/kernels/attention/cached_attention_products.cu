@@ -9,13 +9,6 @@ namespace {
 constexpr int kHeads = static_cast<int>(kCachedHeads);  ///< of a block: columns of a product
 constexpr int kSpan = 64;  ///< elements of a head that four lanes read at once
 
-/// The transposed matrix [8, 8] of 16-bit elements that a warp holds.
-__device__ inline std::uint32_t transposed(std::uint32_t pair) {
-  std::uint32_t to;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
-  return to;
-}
-
 /// Over the eight lanes that hold the rows of a column.
 __device__ inline float column_max(float x) {
 #pragma unroll

@@ -25,9 +25,9 @@ struct SampleShape {
   }
 };
 
-/// `most_threads`: of a block; `most_parts`: blocks that may share the pixels of a sample.
+/// `max_threads`: of a block; `max_parts`: blocks that may share the pixels of a sample.
 inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::int64_t packs,
-                                int most_threads, std::int64_t most_parts) {
+                                int max_threads, std::int64_t max_parts) {
   ChannelShape shape = channel_shape(packs);
   // Two packs of 16-bit numbers are a sector of memory.
   while (shape.slabs * samples < kFewBlocks && shape.lanes > 3) {
@@ -36,9 +36,9 @@ inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::
   }
   const std::int64_t wanted = (pixels + 7) / 8;  // eight pixels of a thread, or more
   shape.slots = static_cast<int>(
-      std::clamp<std::int64_t>(wanted, kChannelThreads / shape.lanes, most_threads / shape.lanes));
+      std::clamp<std::int64_t>(wanted, kChannelThreads / shape.lanes, max_threads / shape.lanes));
   const std::int64_t parts = pixels / (8 * static_cast<std::int64_t>(shape.slots));
-  return {shape, static_cast<int>(std::clamp<std::int64_t>(parts, 1, most_parts))};
+  return {shape, static_cast<int>(std::clamp<std::int64_t>(parts, 1, max_parts))};
 }
 
 /// Adds each thread's V sums of a channel over the slots, halving their number, and gives them

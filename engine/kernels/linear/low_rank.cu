@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kHalf = kTile / 2;
 constexpr int kSpan = 4 * kPack;  ///< columns that a warp has at once
-static_assert(kPack == DropDraw::kElements);
+static_assert(kPack == DropDraw::kElements && kTile == kLowRankTile);
 
 struct BlockPart {
   std::uint64_t key, wide_packs, first_pack;  ///< packs of a whole row, and before x's first column
@@ -100,13 +100,6 @@ template <typename T>
 __device__ __forceinline__ uint4 pack_at(const void* rows, std::int64_t row, std::int64_t stride,
                                          std::int64_t column) {
   return *reinterpret_cast<const uint4*>(static_cast<const T*>(rows) + row * stride + column);
-}
-
-/// An [8, 8] matrix that lanes hold by pairs of a row, turned.
-__device__ __forceinline__ std::uint32_t turned(std::uint32_t pair) {
-  std::uint32_t to;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
-  return to;
 }
 
 constexpr int kRowsWarps = 8;
@@ -234,10 +227,10 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
     if (inside) low = pack_at<T>(block.rows[t], lane.row, a.columns, column);
     if (inside && block.count[t] > kHalf)
       high = pack_at<T>(block.rows[t], lane.row + kHalf, a.columns, column);
-    right_of_a[group][t][0][lane.index] = {turned(low.x), turned(high.x)};
-    right_of_a[group][t][1][lane.index] = {turned(low.y), turned(high.y)};
-    right_of_a[group][t][2][lane.index] = {turned(low.z), turned(high.z)};
-    right_of_a[group][t][3][lane.index] = {turned(low.w), turned(high.w)};
+    right_of_a[group][t][0][lane.index] = {transposed(low.x), transposed(high.x)};
+    right_of_a[group][t][1][lane.index] = {transposed(low.y), transposed(high.y)};
+    right_of_a[group][t][2][lane.index] = {transposed(low.z), transposed(high.z)};
+    right_of_a[group][t][3][lane.index] = {transposed(low.w), transposed(high.w)};
   }
   __syncthreads();
   const std::int64_t tiles = (a.rows + kTile - 1) / kTile,
@@ -290,10 +283,10 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
       RightHalf of_x[4];
       if (has_x) {
         const uint4 low = masked(x[0], kept[0]), high = masked(x[1], kept[1]);
-        of_x[0] = {{turned(low.x), turned(high.x)}};
-        of_x[1] = {{turned(low.y), turned(high.y)}};
-        of_x[2] = {{turned(low.z), turned(high.z)}};
-        of_x[3] = {{turned(low.w), turned(high.w)}};
+        of_x[0] = {{transposed(low.x), transposed(high.x)}};
+        of_x[1] = {{transposed(low.y), transposed(high.y)}};
+        of_x[2] = {{transposed(low.z), transposed(high.z)}};
+        of_x[3] = {{transposed(low.w), transposed(high.w)}};
       }
       float own[4][4] = {};
 #pragma unroll
@@ -308,8 +301,8 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
           }
         }
         if (has_x) {
-          const Left columns = {{turned(rows.value[0]), turned(rows.value[2]),
-                                 turned(rows.value[1]), turned(rows.value[3])}};
+          const Left columns = {{transposed(rows.value[0]), transposed(rows.value[2]),
+                                 transposed(rows.value[1]), transposed(rows.value[3])}};
 #pragma unroll
           for (int j = 0; j < 4; ++j) multiply_add<T>(sums[t][j], columns, of_x[j]);
         }
@@ -391,7 +384,7 @@ void launch_rows(const LowRankRows& a, cudaStream_t stream) {
 template <typename T>
 void launch_rows(const LowRankRows& a, cudaStream_t stream) {
   constexpr std::int64_t kManyRows = 4096;  // two tiles a block leave no multiprocessor idle
-  const int tiles = a.parts.rank() / kHalf;
+  const int tiles = a.parts.tiles(kHalf);
   if (tiles > 6) return launch_rows<T, 1, 8, 1>(a, stream);
   if (tiles > 4) return launch_rows<T, 1, 6, 1>(a, stream);
   if (a.rows < kManyRows) return launch_rows<T, 1, 4, 2>(a, stream);
@@ -407,7 +400,7 @@ void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
 
 template <typename T>
 void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
-  const int tiles = a.parts.padded_rank() / kTile;
+  const int tiles = a.parts.tiles(kTile);
   if (tiles == 1) return launch_gradients<T, 1>(a, stream);
   if (tiles == 2) return launch_gradients<T, 2>(a, stream);
   tiles == 3 ? launch_gradients<T, 3>(a, stream) : launch_gradients<T, 4>(a, stream);

@@ -2,9 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
 
+#include "engine/base/units.h"
 #include "engine/kernels/dtype.h"
 
 /// Products of many rows with matrices of low rank, whose dropout is drawn inside: arguments and
@@ -33,20 +34,15 @@ struct LowRankParts {
   LowRankPart part[kMaxLowRankParts];
   int count = 0;
 
-  [[nodiscard]] constexpr int rank() const {
+  /// Tiles of so many rows of all a, of which none has two parts.
+  [[nodiscard]] constexpr int tiles(int rows) const {
     int sum = 0;
-    for (int i = 0; i < count; ++i) sum += part[i].rank;
+    for (int i = 0; i < count; ++i) sum += static_cast<int>(ceil_div(part[i].rank, rows));
     return sum;
   }
-  /// With each part's rank a multiple of 16.
-  [[nodiscard]] constexpr int padded_rank() const {
-    int sum = 0;
-    for (int i = 0; i < count; ++i) sum += padded(part[i].rank);
-    return sum;
-  }
-  [[nodiscard]] static constexpr int padded(int rank) { return (rank + 15) / 16 * 16; }
 };
-inline constexpr int kMaxLowRank = 64;  ///< padded, of a launch
+inline constexpr int kMaxLowRank = 64;  ///< of a launch, each part's a multiple of kLowRankTile
+inline constexpr int kLowRankTile = 16;
 
 /// A term of this rank is a part of a launch.
 [[nodiscard]] constexpr bool fits_low_rank(std::int64_t rank) {
@@ -82,13 +78,14 @@ inline constexpr int kLowRankColumns = 64;  ///< of x that a block of the gradie
 [[nodiscard]] constexpr std::int64_t low_rank_splits(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kAtOnce = 396, kMaxSplits = 24, kMinRows = 64;
   constexpr double kWorthIt = 0.97;
-  const std::int64_t column_blocks = (columns + kLowRankColumns - 1) / kLowRankColumns;
+  const std::int64_t column_blocks = ceil_div(columns, kLowRankColumns);
+  const std::int64_t max_splits = std::clamp<std::int64_t>(rows / kMinRows, 1, kMaxSplits);
   std::int64_t best = 1;
-  double best_time = static_cast<double>((column_blocks + kAtOnce - 1) / kAtOnce);
-  for (std::int64_t splits = 2; splits <= kMaxSplits && splits * kMinRows <= rows; ++splits) {
-    const double time = static_cast<double>((column_blocks * splits + kAtOnce - 1) / kAtOnce) /
+  double best_time = 0;
+  for (std::int64_t splits = 1; splits <= max_splits; ++splits) {
+    const double time = static_cast<double>(ceil_div(column_blocks * splits, kAtOnce)) /
                         static_cast<double>(splits);
-    if (time >= kWorthIt * best_time) continue;
+    if (splits > 1 && time >= kWorthIt * best_time) continue;
     best = splits;
     best_time = time;
   }

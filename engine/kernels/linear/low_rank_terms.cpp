@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/base/units.h"
 #include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/gpu.h"
 #include "engine/kernels/gradient_sink.h"
@@ -34,21 +35,15 @@ at::Tensor joined(const Terms& terms, const at::Tensor& x) {
   return at::cat(all, 0);
 }
 
-bool aligned(const at::Tensor& x) {
-  return reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
-}
-
 /// The kernels take these terms; `rows` are as x is.
 bool in_kernels(const Terms& terms, const at::Tensor& rows, std::int64_t columns) {
   constexpr std::int64_t kPack = 8;
-  const bool tensor_cores =
-      rows.scalar_type() == at::kHalf ||
-      (rows.scalar_type() == at::kBFloat16 && kernels::cuda::gpu_limits().bf16_products);
-  if (!rows.is_cuda() || !tensor_cores || columns % kPack != 0) return false;
+  if (!rows.is_cuda() || !kernels::cuda::multiplies(kernel_dtype(rows)) || columns % kPack != 0)
+    return false;
   return std::ranges::all_of(terms, [&](const LowRankTerm& term) {
     return kernels::fits_low_rank(term.a->shape.front()) &&
            term.mask.share <= kernels::kMaxLowRankShare && term.mask.whole_columns % kPack == 0 &&
-           term.mask.first_column % kPack == 0 && aligned(value_of(*term.a, rows));
+           term.mask.first_column % kPack == 0 && at_16_bytes(value_of(*term.a, rows));
   });
 }
 
@@ -64,7 +59,9 @@ std::vector<Launch> launches_of(const Terms& terms, const at::Tensor& rows) {
     const LowRankTerm& term = terms[t];
     const auto rank = static_cast<int>(term.a->shape.front());
     if (launches.empty() || launches.back().parts.count == kernels::kMaxLowRankParts ||
-        launches.back().parts.padded_rank() + LowRankParts::padded(rank) > kernels::kMaxLowRank)
+        kernels::kLowRankTile * launches.back().parts.tiles(kernels::kLowRankTile) +
+                round_up(rank, kernels::kLowRankTile) >
+            kernels::kMaxLowRank)
       launches.push_back({.first = t});
     LowRankParts& parts = launches.back().parts;
     const DropMask& mask = term.mask;
@@ -97,11 +94,6 @@ at::Tensor gradients_in_kernels(const at::Tensor& du, const at::Tensor& x, const
   if (for_a) partial = scratch(du, {rank_of(terms), splits * columns});
   std::int64_t before = 0;  // ranks
   for (const Launch& launch : launches_of(terms, du)) {
-    const auto part_of = [&](std::int64_t rank) {
-      const at::Tensor own = partial.narrow(0, before, rank);
-      before += rank;
-      return own;
-    };
     kernels::cuda::low_rank_gradients(
         {.x = for_a ? x.const_data_ptr() : nullptr,
          .du = du.const_data_ptr(),
@@ -117,7 +109,8 @@ at::Tensor gradients_in_kernels(const at::Tensor& du, const at::Tensor& x, const
     for (int i = 0; for_a && i < launch.parts.count; ++i) {
       const std::int64_t rank = launch.parts.part[i].rank;
       GradientSink(*terms[launch.first + static_cast<std::size_t>(i)].a, du)
-          .parts(part_of(rank).view({splits, rank * columns}));
+          .parts(partial.narrow(0, before, rank).view({splits, rank * columns}));
+      before += rank;
     }
   }
   return dx;
@@ -148,7 +141,7 @@ at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms) {
     multiply(x, joined(terms, x).t(), u);
     return u;
   }
-  if (in_kernels(terms, x, x.size(1)) && aligned(x)) {
+  if (in_kernels(terms, x, x.size(1)) && at_16_bytes(x)) {
     for (const Launch& launch : launches_of(terms, x))
       kernels::cuda::low_rank_rows({.x = x.const_data_ptr(),
                                     .u = u.mutable_data_ptr(),
@@ -168,10 +161,11 @@ at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms) {
 
 at::Tensor wide_gradient(const at::Tensor& du, const at::Tensor& x, const Terms& terms,
                          bool for_input) {
+  if (!for_input && !trains_a(terms)) return {};
   const std::int64_t columns = terms.front().a->shape.back();
   const std::vector<at::Tensor> parts = by_term(du, terms);
   const bool drops = masked(terms);
-  if (drops && in_kernels(terms, du, columns) && (!x.defined() || aligned(x)))
+  if (drops && in_kernels(terms, du, columns) && (!x.defined() || at_16_bytes(x)))
     return gradients_in_kernels(du, x, terms, for_input);
   for (std::size_t t = 0; t < terms.size(); ++t) {
     if (terms[t].a->trainable)

@@ -115,7 +115,6 @@ struct AdaptedLinear : torch::autograd::Function<AdaptedLinear> {
         GradientSink(*term.b, grad).product(own.t(), by_term(u, terms)[t], {.alpha = term.scale});
       if (x.defined() || for_input) multiply(own, up, du_parts[t], {.alpha = term.scale});
     }
-    if (!x.defined() && !for_input) return {{}, {}, {}, {}, {}, {}};
     at::Tensor dx = wide_gradient(du, x, terms, for_input);
     if (for_input) dx = dy.input(saved[4], dx);
     return {dx, {}, {}, {}, {}, {}};

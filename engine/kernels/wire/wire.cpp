@@ -16,8 +16,7 @@ std::int64_t row_stride(const at::Tensor& rows) {
 void check_rows(const char* what, const at::Tensor& rows) {
   DSTRAIN_CHECK(
       rows.defined() && rows.dim() == 2 && (rows.size(1) <= 1 || rows.stride(1) == 1) &&
-          rows.size(0) <= 65535 &&
-          reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % 16 == 0 &&
+          rows.size(0) <= 65535 && ops::at_16_bytes(rows) &&
           (rows.size(0) <= 1 ||
            rows.stride(0) * static_cast<std::int64_t>(rows.element_size()) % 16 == 0),
       fmt::format("wire: {} is not of dense rows that start at multiples of 16 bytes", what));
