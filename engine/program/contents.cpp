@@ -104,14 +104,14 @@ void Content::assign(std::vector<Piece>& pieces, std::int64_t begin, std::int64_
 
 bool Content::cover(const std::vector<Piece>& pieces, std::int64_t begin, std::int64_t end,
                     std::vector<Part>& parts) {
-  for (const Piece& piece : pieces) {
-    if (piece.end <= begin || begin == end) continue;
-    if (piece.begin > begin) return false;
-    const std::int64_t until = std::min(piece.end, end);
-    parts.push_back({piece.value.further(begin - piece.begin), until - begin});
+  for (auto piece = std::ranges::upper_bound(pieces, begin, {}, &Piece::end); begin != end;
+       ++piece) {
+    if (piece == pieces.end() || piece->begin > begin) return false;
+    const std::int64_t until = std::min(piece->end, end);
+    parts.push_back({piece->value.further(begin - piece->begin), until - begin});
     begin = until;
   }
-  return begin == end;
+  return true;
 }
 
 std::optional<std::vector<Part>> Content::read(const View& view, int ranks) const {

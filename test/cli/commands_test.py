@@ -83,13 +83,15 @@ for per_node, network in ((2, 3), (2, 300), (4, 3)):
 assert steps[2, 3, "plain"] > 2 * steps[2, 3, "codes"] and steps[2, 3, "codes"] > steps[2, 300, "codes"], steps
 assert all(steps[*where, "plain"] < 1.05 * steps[*where, "codes"] for where in ((2, 300), (4, 3))), steps
 
-# A world far larger than this machine is planned at once. Time of the CPU, since other tests run beside this one.
-before = resource.getrusage(resource.RUSAGE_CHILDREN)
-expect_success(run("plan", recipes[-1], "--ranks", 4096))
-after = resource.getrusage(resource.RUSAGE_CHILDREN)
-seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-print(f"plan for 4,096 ranks: {seconds:.2f} s of the CPU")
-assert seconds < 1.5, seconds
+# A world far larger than this machine is planned in about the time of a small one. Time of the CPU, since other tests run beside this one.
+seconds = []
+for ranks in (4, 4096):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    expect_success(run("plan", recipes[-1], "--ranks", ranks))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+print("plan for 4 and 4,096 ranks: {:.2f}, {:.2f} s of the CPU".format(*seconds))
+assert seconds[1] < 10 * seconds[0], seconds
 
 measured = json.loads(expect_success(run("bench", "flops", ROOT / "recipes/quickstart.yaml", "--set", "model.channels=3", "--depth", 2, "--measured",
                                          "--warmup", 1, "--steps", 2, "--json")))
