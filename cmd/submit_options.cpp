@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cmd/engine_library.h"
 #include "cmd/hub_names.h"
 #include "cmd/needed_files.h"
 #include "cmd/number_option.h"
@@ -140,6 +141,19 @@ int known_world_size(const JobOptions& job, const launcher::SubmitOptions& optio
   return options.nodes * std::max(options.gpus_per_node, options.ranks_per_node);
 }
 
+/// What the ranks would refuse of the model is refused now and not in the queue. False: it was, and
+/// stderr says why. `ranks` 0: not known.
+bool ranks_will_take_model(const JobOptions& job, int ranks) {
+  if (job.search || job.fit) return true;  // they find settings that fit
+  try {
+    return recipe_fits(job.recipe, job.overrides, ranks);
+  } catch (const Error& error) {  // no LibTorch on this machine
+    print_error("note: nobody has looked whether the ranks can train the model: {}\n",
+                error.what());
+    return true;
+  }
+}
+
 }  // namespace
 
 void add_submit_options(CLI::App& app, SubmitRequest& request) {
@@ -220,6 +234,7 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   }
   look_for_files(loaded, {.ranks_here = false});  // nodes may have files of their own
   const int world_size = known_world_size(job, options);
+  if (!ranks_will_take_model(job, world_size)) return exit_code(ErrorKind::usage);
   options.recipe_name = loaded.name;
   options.recipe_variables = loaded.variables;
   // With the number of ranks known, a recipe that does not fit is refused now and not in the queue.
@@ -257,6 +272,7 @@ int emit_jobset(const JobOptions& job, const SubmitRequest& request) {
   check_output(loaded.recipe.run.output);
   const launcher::SubmitOptions& options = request.options;
   const int world_size = known_world_size(job, options);
+  if (!ranks_will_take_model(job, world_size)) return exit_code(ErrorKind::usage);
   launcher::JobsetOptions jobset = request.jobset;
   jobset.name =
       launcher::jobset_name(job.launch.run_name.empty() ? loaded.name : job.launch.run_name);

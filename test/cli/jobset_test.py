@@ -128,6 +128,8 @@ def test_refusals(folder):
     for option, value in (("--time", "1:00"), ("--partition", "p"), ("--setup", "x"), ("--sbatch=--exclusive", None)):
         refused("has no meaning with --emit jobset", *KUBERNETES, *[word for word in (option, value) if word])
     refused("--hosts or --hostfile has no meaning", *KUBERNETES, "--hosts", "a:1")
+    # Before the job waits in a queue: what ranks would refuse of the model.
+    refused("parallel.tensor: 3 must divide 4 heads", *KUBERNETES, "--nodes", 3, "--set", "parallel.tensor=3", "--set", "batch.global=64")
     refused("--slurm has no meaning", *KUBERNETES, "--slurm")
     refused("a type in --gpus-per-node has no meaning", *KUBERNETES, "--gpus-per-node", "a100:8")
     refused("--run-name 'My_Run': a JobSet has the name of its run", *KUBERNETES, "--run-name", "My_Run")
