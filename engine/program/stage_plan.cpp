@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/words.h"
 #include "engine/program/block_visits.h"
 #include "engine/program/recompute_choice.h"
 #include "engine/program/schedules/visit_times.h"
@@ -132,15 +133,19 @@ bool StagePlanner::fits(const CutSchedule& cut, const StageCosts& costs) const {
 void StagePlanner::check_chunks(int per_rank) const {
   const int chunks = ranks_ * per_rank;
   if (chunks <= blocks_) return;
+  const bool several =
+      config_.schedule == Name::interleaved || config_.schedule == Name::dual_pipe_v;
+  const int min_per_rank = several ? 2 : 1, max_per_rank = blocks_ / ranks_;
   throw Error(
       ErrorKind::usage,
-      fmt::format("parallel.stages.chunks: {} chunks on each of {} ranks, and the model has "
-                  "{} blocks (embedding and head are two of them)",
-                  per_rank, ranks_, blocks_),
-      per_rank == 1 ? fmt::format("use at most parallel.pipeline: {}", blocks_)
-                    : fmt::format("use parallel.stages.chunks: {}, or less of "
-                                  "parallel.pipeline",
-                                  std::max(blocks_ / ranks_, 1)));
+      fmt::format("parallel.stages: {} chunk{} on each of {} ranks, and the model has {} blocks "
+                  "(embedding and head are two of them)",
+                  per_rank, plural(per_rank), ranks_, blocks_),
+      max_per_rank >= min_per_rank
+          ? fmt::format("use parallel.stages.chunks: {}, or less of parallel.pipeline",
+                        max_per_rank)
+          : fmt::format("use at most parallel.pipeline: {}{}", blocks_ / min_per_rank,
+                        several ? ", or parallel.stages.schedule: 1f1b" : ""));
 }
 
 /// The embedding is in the first chunk, the head in the last one.

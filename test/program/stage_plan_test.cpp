@@ -89,7 +89,9 @@ struct PlannedStages {
     recipe.parallel.pipeline = 4;
     recipe.parallel.zero.stage = 0;
   }
-  [[nodiscard]] Strategy strategy() const { return make_strategy(recipe, cost, 4, h200()); }
+  [[nodiscard]] Strategy strategy() const {
+    return make_strategy(recipe, cost, recipe.parallel.pipeline, h200());
+  }
   [[nodiscard]] std::string message() const {
     try {
       (void)strategy();
@@ -177,9 +179,16 @@ TEST_CASE("stages that cannot be are errors with what would do", "[program][stag
   PlannedStages p;
   p.recipe.parallel.stages.chunks = 4;
   CHECK(p.message() ==
-        "parallel.stages.chunks: 4 chunks on each of 4 ranks, and the model has 14 blocks "
+        "parallel.stages: 4 chunks on each of 4 ranks, and the model has 14 blocks "
         "(embedding and head are two of them); use parallel.stages.chunks: 3, or less of "
         "parallel.pipeline");
+  p = {};
+  p.recipe.parallel.stages.schedule = Name::dual_pipe_v;
+  p.recipe.parallel.pipeline = 8;
+  CHECK(p.message() ==
+        "parallel.stages: 2 chunks on each of 8 ranks, and the model has 14 blocks (embedding and "
+        "head are two of them); use at most parallel.pipeline: 7, or parallel.stages.schedule: "
+        "1f1b");
   p = {};
   p.recipe.parallel.stages.schedule = Name::dual_pipe_v;
   p.recipe.batch.global = 64 * 7;
