@@ -104,6 +104,19 @@ void place_parameters(Layout& layout, Place place) {
   }
 }
 
+/// A program lists the actions of each chunk, and they are compared in pairs.
+void require_few_chunks(std::int64_t chunk, const Layout& layout, const std::vector<int>& groups) {
+  constexpr std::int64_t kMaxChunks = 1024;  // of a group
+  std::int64_t largest = 0;
+  for (const int g : groups) largest = std::max(largest, layout.own_elements(g));
+  if (ceil_div(largest, chunk) <= kMaxChunks) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("memory.offload.chunk: {} elements divide the {} of the largest group of "
+                          "parameters into more than {}",
+                          chunk, largest, kMaxChunks),
+              fmt::format("use at least {}", round_up(ceil_div(largest, kMaxChunks), 128)));
+}
+
 }  // namespace
 
 PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe& recipe,
@@ -114,6 +127,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
   for (const int g : groups) report.elements += layout.own_elements(g);
   const Place states = offload.optimizer, parameters = offload.parameters;
   if (states == Place::device && parameters == Place::device) return report;
+  require_few_chunks(offload.chunk, layout, groups);
   // A program is built for the limit only where one is asked for.
   MemoryLimit limit;
   if (offload.share == 0)

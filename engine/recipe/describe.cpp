@@ -397,7 +397,8 @@ void describe(OffloadConfig& c, Visitor& v) {
            .min = 0,
            .max = 4096});
   v.field("chunk", c.chunk,
-          {.text = "Elements that travel and are updated at once; a multiple of 128.",
+          {.text = "Elements that travel and are updated at once; a multiple of 128, and at most "
+                   "1024 such parts in a group of parameters.",
            .unit = "elements",
            .min = 128,
            .max = 1073741824});

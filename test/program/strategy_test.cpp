@@ -193,6 +193,25 @@ TEST_CASE("the GPU updates what the CPU would where its states hide behind backw
   CHECK(streamed(10) == 0);
 }
 
+TEST_CASE("a chunk that divides a group into thousands is an error with one that does not",
+          "[strategy]") {
+  const ModelCost cost = test::vit_like_model();
+  Recipe r = recipe(0, 256, 256);
+  r.memory.offload.optimizer = Place::pinned;
+  r.memory.offload.chunk = 128;
+  try {
+    (void)make_strategy(r, cost, 1, cpu());
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    const std::string hint = error.hint();
+    REQUIRE(hint.starts_with("use at least "));
+    r.memory.offload.chunk = std::stoi(hint.substr(13));
+    CHECK(r.memory.offload.chunk % 128 == 0);
+  }
+  CHECK(make_strategy(r, cost, 1, cpu()).layout.chunk == r.memory.offload.chunk);
+}
+
 TEST_CASE("Muon's matrices have one moment, and are gathered in the update where they are divided",
           "[strategy]") {
   const int stage = GENERATE(0, 1, 2, 3);
