@@ -61,6 +61,14 @@ TEST_CASE("recomputed blocks count no sample twice, and small groups change noth
                                   "parallel.zero.prefetch=0"})),
                cnn_reference());
   }
+  SECTION("groups of two blocks, two micro-batches at once") {
+    const int stage = GENERATE(0, 2, 3);
+    CAPTURE(stage);
+    check_near(small_run("cnn", 2,
+                         with(6, {fmt::format("parallel.zero.stage={}", stage),
+                                  "parallel.bucket=0.1", "batch.concurrent=2"})),
+               cnn_reference());
+  }
   SECTION("two stages of a pipeline") {
     check_near(small_run("cnn", 4, with(6, {"parallel.pipeline=2"})), cnn_reference());
   }

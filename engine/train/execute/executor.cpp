@@ -370,9 +370,13 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       break;
     case backward:
     case backward_input:
+      groups_.bind_gradients(action, cost_.blocks[to_index(action.block)].groups,
+                             prepared.memory());
       blocks_.backward(*prepared.program, action, seed_, prepared.activations);
       break;
     case backward_weight:
+      groups_.bind_gradients(action, cost_.blocks[to_index(action.block)].groups,
+                             prepared.memory());
       BlockRunner::backward_weight(*prepared.program, action, prepared.activations);
       break;
     case norm:

@@ -100,9 +100,27 @@ void GroupWork::bind_whole(const Action& action, const Buffers& buffers) {
     states_.bind_values(action.group, buffers.tensors[to_index(slot)].narrow(0, 0, elements));
 }
 
+void GroupWork::bind_gradients(const Action& action, const std::vector<int>& groups,
+                               const Buffers& buffers) {
+  auto group = groups.begin();
+  for (const int id : action.writes) {
+    const BufferRole role = buffers.program.buffers[to_index(id)].role;
+    if (role != BufferRole::gradient && role != BufferRole::whole_gradient) continue;
+    while (!states_.trainable(*group)) ++group;
+    // Those at rest stay bound.
+    if (role == BufferRole::whole_gradient)
+      states_.bind_gradients(*group, buffers.tensors[to_index(id)]);
+    ++group;
+  }
+}
+
 void GroupWork::run(const Action& action, const Buffers& buffers, std::int64_t step,
                     const Stream& stream) {
-  if (action.lane == Lane::reduce) states_.settle_gradients(action.group);
+  if (action.lane == Lane::reduce) {
+    const int slot = buffers.program.find(action.reads, BufferRole::whole_gradient);
+    if (slot >= 0) states_.bind_gradients(action.group, buffers.tensors[to_index(slot)]);
+    states_.settle_gradients(action.group);
+  }
   for (const Work& work : action.work) {
     if (const auto* exchange = std::get_if<work::Exchange>(&work)) {
       this->exchange(action, *exchange, buffers);

@@ -31,6 +31,8 @@ class GroupWork {
   using Buffers = ViewMemory::Buffers;
   /// An action's exchanges, moves, codes and zeros, in order.
   void run(const Action& action, const Buffers& buffers, std::int64_t step, const Stream& stream);
+  /// Points the block's parameters to the gradients that its backward writes.
+  void bind_gradients(const Action& action, const std::vector<int>& groups, const Buffers& buffers);
   /// Adds the squares of gradients to the first number of `sums`. Each element counts once, also
   /// where other ranks hold it.
   void add_squares(const work::Norm& norm, const Buffers& buffers, const at::Tensor& sums);

@@ -142,6 +142,9 @@ class StateStore {
   /// matrices are left to the product that writes them first. `buffer` has
   /// Layout::whole_gradient_elements.
   void bind_empty_gradients(int group, const at::Tensor& buffer);
+  /// Points Parameter::gradient into a buffer that bind_empty_gradients was given, where another is
+  /// bound since: two micro-batches under way fill one each.
+  void bind_gradients(int group, const at::Tensor& buffer);
   /// Zeroes what no operator has written, and rounds the sums of vectors in fp32 to their place in
   /// the flat group; before the group's gradient is read.
   void settle_gradients(int group);
@@ -241,7 +244,14 @@ class StateStore {
   StateOptions options_;
   int stage_;                                 ///< coordinate on the pipeline axis
   std::vector<std::int64_t> gradient_begin_;  ///< by group; of the trained ones
-  std::vector<at::Tensor> collecting_;        ///< by group; what bind_empty_gradients was given
+  /// A buffer that collects the gradients of a group, and while another is bound, what its
+  /// parameters have of this one.
+  struct Collected {
+    at::Tensor buffer;
+    std::vector<std::pair<at::Tensor, GradientState>> gradients = {};
+  };
+  void put_aside(int group);
+  std::vector<std::vector<Collected>> collecting_;  ///< by group; the last one is bound
   std::vector<std::vector<UpdateRange>> update_ranges_;
   std::vector<std::vector<Matrix>> matrices_;
   GroupMemory parameters_;

@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/kernels/gradient_sink.h"
 #include "engine/train/state/state_store.h"
@@ -24,9 +29,35 @@ at::Tensor StateStore::own_gradient(int group) const {
   return resident_gradient(group).narrow(0, own.begin, own.size());
 }
 
+void StateStore::put_aside(int group) {
+  if (collecting_[to_index(group)].empty()) return;
+  Collected& bound = collecting_[to_index(group)].back();
+  for (Parameter* parameter : groups_[to_index(group)])
+    bound.gradients.emplace_back(std::move(parameter->gradient), parameter->gradient_state);
+}
+
+void StateStore::bind_gradients(int group, const at::Tensor& buffer) {
+  std::vector<Collected>& list = collecting_[to_index(group)];
+  const auto wanted = std::ranges::find_if(
+      list, [&](const Collected& one) { return one.buffer.data_ptr() == buffer.data_ptr(); });
+  DSTRAIN_CHECK(wanted != list.end(), "a gradient is added to where nothing was emptied");
+  if (wanted + 1 == list.end()) return;
+  put_aside(group);
+  for (std::size_t i = 0; i < groups_[to_index(group)].size(); ++i) {
+    Parameter& parameter = *groups_[to_index(group)][i];
+    std::tie(parameter.gradient, parameter.gradient_state) = std::move(wanted->gradients[i]);
+  }
+  wanted->gradients.clear();
+  std::rotate(wanted, wanted + 1, list.end());
+}
+
 void StateStore::bind_empty_gradients(int group, const at::Tensor& buffer) {
+  std::vector<Collected>& list = collecting_[to_index(group)];
+  put_aside(group);
+  std::erase_if(list,
+                [&](const Collected& one) { return one.buffer.data_ptr() == buffer.data_ptr(); });
+  list.push_back({buffer});
   bind(group, buffer, &Parameter::gradient);
-  collecting_[to_index(group)] = buffer;
   // Vectors stand at the end of a group (parameter_groups), so that one pass zeroes them all,
   // padding and sums in fp32 included.
   const auto& parameters = groups_[to_index(group)];
@@ -52,7 +83,7 @@ void StateStore::bind_empty_gradients(int group, const at::Tensor& buffer) {
 }
 
 at::Tensor StateStore::fp32_sums(int group) const {
-  return collecting_[to_index(group)].slice(0, flat(group).padded()).view(at::kFloat);
+  return collecting_[to_index(group)].back().buffer.slice(0, flat(group).padded()).view(at::kFloat);
 }
 
 void StateStore::settle_gradients(int group) {
@@ -64,7 +95,7 @@ void StateStore::settle_gradients(int group) {
   const std::int64_t count = kind(group).fp32_sums;
   if (!vectors || count == 0) return;
   const std::int64_t begin = flat(group).padded() - count;
-  collecting_[to_index(group)].narrow(0, begin, count).copy_(fp32_sums(group));
+  collecting_[to_index(group)].back().buffer.narrow(0, begin, count).copy_(fp32_sums(group));
 }
 
 }  // namespace dstrain
