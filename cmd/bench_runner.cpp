@@ -82,7 +82,7 @@ bench::CellPlan plan_cell(const bench::BenchPlan& plan, std::size_t index) {
       cell.refusal = fmt::format("needs {} GPU{}, this machine has {}", one.ranks,
                                  one.ranks == 1 ? "" : "s", gpus);
     }
-    const Machine machine = plan_machine({}, on_cpu);
+    const Machine machine = plan_machine({}, on_cpu, one.ranks);
     const RecipePlan made = plan_recipe(loaded, one.ranks, machine);
     cell.plan = json_or_null(plan_json(made.report, made.strategy, made.cost));
     if (cell.refusal.empty() && !made.report.fits() &&

@@ -9,23 +9,25 @@
 
 #include "cmd/engine_library.h"
 #include "cmd/overrides.h"
-#include "engine/base/program_output.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
+#include "engine/base/program_output.h"
 #include "launcher/hosts/machine.h"
 
 namespace dstrain {
 namespace {
 
 /// The answer of `fits --memory`; null where it gave none: the ranks then say what is wrong.
-nlohmann::json asked_fit(const JobOptions& options, int ranks, const std::string& machine) {
+nlohmann::json asked_fit(const JobOptions& options, int ranks, bool on_cpu) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> command = {
       self, "fits", options.recipe, "--ranks", fmt::to_string(ranks), "--memory"};
-  if (!machine.empty()) command.insert(command.end(), {"--machine", machine});
+  if (!options.machine.empty()) command.insert(command.end(), {"--machine", options.machine});
   for (const std::string& override : options.overrides)
     command.insert(command.end(), {"--set", override});
+  if (on_cpu && options.machine.empty())
+    command.insert(command.end(), {"--set", "parallel.backend=gloo"});
   constexpr double kLongest = 60;  // seconds
   const auto text = output_of(command, kLongest);
   return text ? json_or_null(*text) : nlohmann::json();
@@ -47,8 +49,7 @@ LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options,
   };
   if (!known && elsewhere) return unknown("the GPUs of other hosts are not known here");
   if (!known && on_cpu) return unknown("ranks on the CPU share the memory of their host");
-  const std::string machine = options.machine.empty() && on_cpu ? "cpu" : options.machine;
-  const nlohmann::json answer = asked_fit(options, ranks, machine);
+  const nlohmann::json answer = asked_fit(options, ranks, on_cpu);
   if (!answer.is_object()) return loaded;
   if (answer.contains("unknown")) return unknown(answer["unknown"].get<std::string>());
   if (answer["fits"].get<bool>()) return loaded;

@@ -53,7 +53,7 @@ int plan_longest(const PlanOptions& options) {
   bring_named(recipe, options.overrides, Bring::config);
   const bool on_cpu =
       load_recipe(recipe, options.overrides).recipe.parallel.backend == Backend::gloo;
-  const Machine machine = plan_machine(options.machine, on_cpu);
+  const Machine machine = plan_machine(options.machine, on_cpu, options.ranks);
   std::vector<Bytes> memories;
   for (const double gb : options.memory_gb) memories.push_back(std::llround(gb * 1e9));
   if (memories.empty()) memories = {machine.device_memory};
@@ -79,7 +79,7 @@ PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
   // Once for all phases, as it may write a note.
   loaded.recipe = with_known_sizes(std::move(loaded.recipe));
   const Machine machine =
-      plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
+      plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo, options.ranks);
   const bool cut = !loaded.recipe.phases.empty();
   std::vector<std::string> texts;
   bool fits = true;
@@ -107,8 +107,8 @@ PlanText plan_of(const std::string& recipe, const PlanOptions& options) {
 void say_what_fits(const std::string& recipe, const PlanOptions& options) {
   const bool on_cpu =
       load_recipe(recipe, options.overrides).recipe.parallel.backend == Backend::gloo;
-  const FitReport report =
-      look_for_fit(recipe, options.overrides, options.ranks, plan_machine(options.machine, on_cpu));
+  const FitReport report = look_for_fit(recipe, options.overrides, options.ranks,
+                                        plan_machine(options.machine, on_cpu, options.ranks));
   print_error("error: {}\n  hint: {}\n", misfit_text(report), proposals_text(report));
 }
 

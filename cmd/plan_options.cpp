@@ -19,7 +19,7 @@ Command add_plan(CLI::App& root, std::function<int(PlanOptions&)> run) {
       "Exit code 64: the step does not fit the memory of the machine; stderr then lists what "
       "does.\n"
       "Examples:\n"
-      "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
+      "  dstrain plan recipes/quickstart.yaml --ranks 4096 --per-node 2\n"
       "  dstrain plan vit-huge zero3 2 8 32 10\n"
       "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa_lora.yaml --longest --memory 12,24 "
       "--machine rtx4090\n"
@@ -43,7 +43,8 @@ Command add_plan(CLI::App& root, std::function<int(PlanOptions&)> run) {
       "in A100. Default: this\nmachine's device if measured or in the table, else cpu under "
       "gloo, and h200 where there is no GPU.");
   app->add_option("--per-node", options->machine.per_node,
-                  "Ranks of a node. Default: the machine's, 8 for GPUs.")
+                  "Ranks of a node. Default: the machine's, 8 for GPUs; on the CPU all, as launch "
+                  "starts them.")
       ->check(number_in(1, 1024));
   app->add_option("--network", options->machine.network_gb_per_s,
                   "GB/s that all ranks of a node together send to other nodes, and receive. "

@@ -15,7 +15,8 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
                          const MachineOptions& machine, const AutoOptions& options) {
   LoadedRecipe loaded = load_recipe(recipe, overrides);
   for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
-  const Machine rates = plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo);
+  const Machine rates =
+      plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo, options.ranks);
   settle_compute(loaded, rates.limits, rates.name);
   // Once, so that its note is printed once.
   const std::string weights = with_known_sizes(loaded.recipe).model.weights;

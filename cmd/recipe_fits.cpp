@@ -63,8 +63,9 @@ int check_memory(const FitsOptions& options) {
     print_text(json_text(nlohmann::json{{"unknown", unknown}}) + "\n");
     return 0;
   }
-  const FitReport report = look_for_fit(options.recipe, options.overrides, options.ranks,
-                                        plan_machine({.name = options.machine}, on_cpu));
+  const FitReport report =
+      look_for_fit(options.recipe, options.overrides, options.ranks,
+                   plan_machine({.name = options.machine}, on_cpu, options.ranks));
   nlohmann::json answer = {{"fits", report.fits()},
                            {"misfit", misfit_text(report)},
                            {"proposals", proposals_text(report)},

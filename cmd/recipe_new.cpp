@@ -165,7 +165,7 @@ void measure(draft::Facts& facts) {
 }
 
 Machine machine_of(const NewOptions& options) {
-  Machine machine = plan_machine({.name = options.machine}, /*on_cpu=*/false);
+  Machine machine = plan_machine({.name = options.machine}, /*on_cpu=*/false, options.ranks);
   if (options.machine.empty() && installed_gpu().empty())
     print_error("note: no GPU is seen here: planned for {}; --machine NAME plans for another\n",
                 card_name(machine));

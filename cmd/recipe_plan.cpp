@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cmd/planned_model.h"
 #include "engine/base/error.h"
-#include "engine/program/cpu_threads.h"
+#include "engine/device/numa.h"
 #include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
 #include "engine/recipe/compute.h"
@@ -34,8 +35,16 @@ Machine named_machine(const std::string& name, bool on_cpu) {
 
 }  // namespace
 
-Machine plan_machine(const MachineOptions& options, bool on_cpu) {
+Machine plan_machine(const MachineOptions& options, bool on_cpu, int ranks) {
   Machine machine = named_machine(options.name, on_cpu);
+  if (machine.shares_memory) {
+    machine.ranks_per_node = std::max(ranks, 1);
+    machine.threads = 0;
+    if (options.name.empty()) {
+      machine.cores = static_cast<int>(usable_cores().size());
+      machine.cores_source = "as this machine has";
+    }
+  }
   if (options.per_node > 0) machine.ranks_per_node = options.per_node;
   if (options.network_gb_per_s > 0) {
     machine.network_bytes_per_s = 1e9 * options.network_gb_per_s;
@@ -67,8 +76,7 @@ PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine,
 
 }  // namespace
 
-RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& rates, int phase) {
-  const Machine machine = on_threads(rates, rates.threads, ranks);
+RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
   auto [recipe, cost, strategy] = planned_step(loaded.recipe, ranks, machine, phase);
   PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};

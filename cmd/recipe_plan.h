@@ -7,8 +7,9 @@
 namespace dstrain {
 
 /// As asked for; else what was measured for the device that this machine has, else the built-in
-/// one.
-[[nodiscard]] Machine plan_machine(const MachineOptions& options, bool on_cpu);
+/// one. As `launch` does it, all `ranks` on the CPU are on one host unless the options say how many
+/// are, and share the cores of this machine where no other is named.
+[[nodiscard]] Machine plan_machine(const MachineOptions& options, bool on_cpu, int ranks);
 
 /// A recipe's step with all that its plan goes by.
 struct RecipePlan {

@@ -16,6 +16,7 @@
 #include "engine/base/units.h"
 #include "engine/comm/checks.h"
 #include "engine/comm/forwarding.h"
+#include "engine/mesh/shard.h"
 
 namespace dstrain::comm {
 namespace {
@@ -24,11 +25,6 @@ namespace {
 constexpr std::int64_t kSmall = 64 << 10;
 
 enum class Collective : std::uint64_t { all_reduce = 1, all_gather, reduce_scatter };
-
-/// Elements [begin, end).
-struct Range {
-  std::int64_t begin = 0, end = 0;
-};
 
 /// The order in which Gloo's ring sums elements of a tensor (gloo/allreduce.cc): it is cut into
 /// segments of 1 MiB at most, two for each rank at least and as many for each. Those of a rank go
@@ -70,13 +66,12 @@ class HostExchange final : public Forwarding {
       const RingOrder order(x, group_.size);
       const bool alone = group_.size == 2 || static_cast<std::int64_t>(x.nbytes()) <= kSmall;
       in_pieces(x.numel(), slot_elements(x), [&](Range piece) {
-        const std::int64_t count = piece.end - piece.begin;
         write(all, piece, 0);
         meet(Collective::all_reduce, x);
         if (alone) return sum(order, all, piece, piece, 0);
         const auto part = [&](int rank) {
-          return Range{piece.begin + count * rank / group_.size,
-                       piece.begin + count * (rank + 1) / group_.size};
+          const Range own = even_part(piece.size(), group_.size, rank);
+          return Range{piece.begin + own.begin, piece.begin + own.end};
         };
         const Range own = part(group_.rank);
         sum(order, all, own, own, own.begin - piece.begin);
@@ -111,12 +106,11 @@ class HostExchange final : public Forwarding {
       const at::Tensor from = input.view({-1}), to = output.view({-1});
       const RingOrder order(input, group_.size);
       in_pieces(count, slot_elements(input) / group_.size, [&](Range piece) {
-        const std::int64_t length = piece.end - piece.begin;
         for (int rank = 0; rank < group_.size; ++rank)
-          write(from, {rank * count + piece.begin, rank * count + piece.end}, rank * length);
+          write(from, {rank * count + piece.begin, rank * count + piece.end}, rank * piece.size());
         meet(Collective::reduce_scatter, input);
         const std::int64_t first = group_.rank * count;
-        sum(order, to, piece, {first + piece.begin, first + piece.end}, group_.rank * length);
+        sum(order, to, piece, {first + piece.begin, first + piece.end}, group_.rank * piece.size());
       });
     });
   }
@@ -176,7 +170,7 @@ class HostExchange final : public Forwarding {
     return static_cast<std::byte*>(x.data_ptr()) + element * x.element_size();
   }
   [[nodiscard]] static std::size_t bytes_of(const at::Tensor& x, Range elements) {
-    return to_index((elements.end - elements.begin) * x.element_size());
+    return to_index(elements.size() * x.element_size());
   }
 
   /// Sums what lies behind `at` of all slots into elements `to` of `x`; they are elements `whole`

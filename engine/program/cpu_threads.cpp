@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
+
+#include "engine/base/units.h"
 
 namespace dstrain {
 namespace {
@@ -23,12 +27,23 @@ double wake_seconds(const BlockCost& block) {
   return kWakeKernel * std::max(launches, 1);
 }
 
+int local_ranks(const Layout& layout, const Machine& machine) {
+  return ranks_of_host(layout.degree(kAllAxes), machine);
+}
+
+/// How many times as long a thread takes beside those of the `local` ranks of its host.
+double turns_of(const Machine& machine, int local) {
+  const double all = static_cast<double>(std::max(machine.threads, 1)) * local;
+  return machine.cores > 0 ? std::max(1.0, all / machine.cores) : 1;
+}
+
 }  // namespace
 
 UsefulThreads useful_threads(const Layout& layout, const ModelCost& cost) {
   if (cost.blocks.empty()) return {};
   Machine machine = cpu();
   machine.launch_s = machine.layer_s = 0;  // threads do not share them
+  machine.cores = 0;
   std::vector<UsefulThreads> blocks;
   for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
     blocks.push_back({.block_s = block_seconds(work::Pass::forward, b, layout, cost, machine) -
@@ -49,11 +64,17 @@ std::string fewer_threads_text(const UsefulThreads& useful, int given) {
       useful.max, given, kMilli * useful.block_s, kMilli * useful.wake_s);
 }
 
-Machine on_threads(Machine machine, int threads, int ranks) {
-  machine.threads = std::max(threads, 1);
-  const int local = std::min(ranks, machine.ranks_per_node);
-  const double all = static_cast<double>(machine.threads) * local;
-  const double turns = machine.cores > 0 ? std::max(1.0, all / machine.cores) : 1;
+Machine with_threads(Machine machine, const Layout& layout, const ModelCost& cost) {
+  if (machine.threads > 0) return machine;
+  machine.threads = std::max(1, machine.cores / local_ranks(layout, machine));
+  if (machine.threads > 1)
+    machine.threads = std::min(machine.threads, useful_threads(layout, cost).max);
+  return machine;
+}
+
+Machine rank_rates(Machine machine, const Layout& layout, const ModelCost& cost) {
+  machine = with_threads(std::move(machine), layout, cost);
+  const double turns = turns_of(machine, local_ranks(layout, machine));
   for (double Machine::*rate :
        {&Machine::flops_per_s, &Machine::fp32_flops_per_s, &Machine::conv_flops_per_s,
         &Machine::vector_flops_per_s, &Machine::memory_bytes_per_s})
@@ -65,6 +86,17 @@ Machine on_threads(Machine machine, int threads, int ranks) {
   machine.layer_s *= turns;
   machine.launch_s *= turns;
   return machine;
+}
+
+std::string hosts_text(const Machine& machine, int world) {
+  const int local = ranks_of_host(world, machine);
+  const std::int64_t hosts = ceil_div(world, machine.ranks_per_node);
+  const std::string ranks = fmt::format("{} rank{}", local, local == 1 ? "" : "s"),
+                    cores = fmt::format("{} core{}, {}", machine.cores,
+                                        machine.cores == 1 ? "" : "s", machine.cores_source);
+  if (turns_of(machine, local) > 1)
+    return fmt::format("{}, whose {} share {}", hosts, ranks, cores);
+  return fmt::format("{}, {}with {} and {}", hosts, hosts > 1 ? "each " : "", ranks, cores);
 }
 
 }  // namespace dstrain

@@ -19,9 +19,15 @@ struct UsefulThreads {
 /// "threads: 1 of 4 ...", why a rank uses fewer than it is given.
 [[nodiscard]] std::string fewer_threads_text(const UsefulThreads& useful, int given);
 
-/// The rates of a rank of `machine`, whose rates are those of one thread, with so many, beside as
-/// many of each other of the job's `ranks` on its host: where they are more than its cores, they
-/// take turns.
-[[nodiscard]] Machine on_threads(Machine machine, int threads, int ranks = 1);
+/// `machine` with Machine::threads, where that is 0: the rank's part of its host's cores, but no
+/// more than its blocks are worth.
+[[nodiscard]] Machine with_threads(Machine machine, const Layout& layout, const ModelCost& cost);
+
+/// The rates of a rank with its threads, beside as many of each other rank on its host: where they
+/// are more than the host's cores, they take turns.
+[[nodiscard]] Machine rank_rates(Machine machine, const Layout& layout, const ModelCost& cost);
+
+/// "1, whose 4 ranks share 2 cores, as this machine has": where `world` ranks on the CPU run.
+[[nodiscard]] std::string hosts_text(const Machine& machine, int world);
 
 }  // namespace dstrain

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/base/product_workspace.h"
 #include "engine/program/known_gpus.h"
@@ -133,6 +135,10 @@ Machine cpu() {
       .cores = 2,
       .collectives_alone = true,
   };
+}
+
+int ranks_of_host(int world, const Machine& machine) {
+  return std::min(world, machine.ranks_per_node);
 }
 
 double datasheet_flops(const std::string& gpu) {

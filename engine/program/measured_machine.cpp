@@ -185,7 +185,10 @@ Machine to_machine(const MeasuredRates& rates) {
   take(machine.communicator_overhead, rates.communicator_memory);
   take(machine.shared_bytes_per_s, rates.shared_bytes_per_s);
   take(machine.shared_latency_s, rates.shared_latency_s);
-  if (machine.shares_memory) take(machine.cores, rates.host_threads);
+  if (machine.shares_memory && rates.host_threads > 0) {
+    machine.cores = rates.host_threads;
+    machine.cores_source = "as measured";
+  }
   if (rates.num_devices > 1) machine.ranks_per_node = rates.num_devices;
   take_network(machine, rates.network);
   return machine;

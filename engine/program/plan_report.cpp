@@ -120,11 +120,6 @@ std::string memory_table(const PlanReport& plan) {
   return text;
 }
 
-/// Ranks of this job on its fullest host.
-int ranks_of_host(const Strategy& strategy, const Machine& machine) {
-  return std::min(strategy.mesh.world_size(), machine.ranks_per_node);
-}
-
 /// Freed memory that malloc keeps where the device is the host, as tensors of other sizes lie
 /// between: in nine models of 49 to 438 MiB 0.1 to 1.2 of what is allocated. mallinfo2 counts 0.4
 /// of it as free in a BLOOM of 120 MiB (2026-11-30).
@@ -151,7 +146,7 @@ std::string host_table(const PlanReport& plan, const Strategy& strategy) {
     if (bytes > 0) text += fmt::format("  {:<18} {:>12}  {}\n", name, format_bytes(bytes), note);
   }
   const Bytes sum = planned_host_bytes(ledger, machine);
-  const int ranks = ranks_of_host(strategy, machine);
+  const int ranks = ranks_of_host(strategy.mesh.world_size(), machine);
   text += fmt::format(
       "  {:<18} {:>12}  {}\n", "total", format_bytes(sum),
       ranks == 1 ? "one rank on a host"
@@ -320,7 +315,8 @@ std::optional<double> lone_step(const Strategy& strategy, const ModelCost& cost,
 }  // namespace
 
 PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
-                     const ModelCost& cost, const Machine& machine) {
+                     const ModelCost& cost, const Machine& rates) {
+  const Machine machine = with_threads(rates, strategy.layout, cost);
   std::vector<Simulation> ranks = simulate(strategy.line, strategy.layout, cost, machine);
   const auto fullest = std::ranges::max_element(
       ranks, {}, [](const Simulation& rank) { return rank.ledger.total(); });
@@ -412,15 +408,10 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("batch", batch_equation(batch));
   if (plan.machine.shares_memory) {
     const UsefulThreads useful = useful_threads(strategy.layout, cost);
-    const int local = ranks_of_host(strategy, plan.machine), cores = plan.machine.cores;
-    const std::string shared =
-        cores > 0 && local * plan.machine.threads > cores
-            ? fmt::format(", {} ranks of a host share {} cores", local, cores)
-            : "";
-    line("threads",
-         fmt::format("{} a rank{}; the forward of the median block takes {} on one, which "
-                     "is worth at most {}",
-                     plan.machine.threads, shared, duration(useful.block_s), useful.max));
+    line("hosts", hosts_text(plan.machine, world));
+    line("threads", fmt::format("{} a rank; the forward of the median block takes {} on one, which "
+                                "is worth at most {}",
+                                plan.machine.threads, duration(useful.block_s), useful.max));
   }
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
@@ -457,7 +448,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   memory["host_pageable_bytes"] = step.ledger.pageable;
   memory["file_bytes"] = step.ledger.file;
   const Bytes host_rank = planned_host_bytes(step.ledger, plan.machine);
-  const int host_ranks = ranks_of_host(strategy, plan.machine);
+  const int host_ranks = ranks_of_host(strategy.mesh.world_size(), plan.machine);
   const ordered_json host = {{"base_bytes", step.ledger.host_base},
                              {"base_measured", plan.machine.host_base_measured},
                              {"pinned_bytes", step.ledger.pinned},
@@ -518,6 +509,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
   if (plan.machine.shares_memory) {
+    json["host_cores"] = plan.machine.cores;
     json["threads"] = plan.machine.threads;
     json["max_threads"] = useful_threads(strategy.layout, cost).max;
   }

@@ -5,6 +5,7 @@
 
 #include "engine/base/index.h"
 #include "engine/program/activation_memory.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/event_simulation.h"
 
 namespace dstrain {
@@ -136,7 +137,7 @@ class Simulator {
       : program_(program),
         layout_(layout),
         cost_(cost),
-        machine_(for_compute(machine, layout.widths.compute)),
+        machine_(for_compute(rank_rates(machine, layout, cost), layout.widths.compute)),
         two_at_once_(runs_two_at_once(program)),
         transient_slots_(has_transient_slots(program)),
         reads_parameters_(layout.widths.parameters_are_states()) {}
@@ -315,7 +316,10 @@ Demand Simulator::demand(const Action& action) const {
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
   for (const Work& work : action.work)
     std::visit([&](const auto& own) { add(own, action, demand); }, work);
-  if (machine_.collectives_alone && demand.comm_s > 0 && !transfers(action.kind))
+  // Sends, and copies of offloaded states, go on beside others.
+  const bool alone =
+      computes(action.lane) || exchanges_groups(action.lane) || action.kind == ActionKind::load;
+  if (machine_.collectives_alone && alone)
     demand.use(Resource::sm, demand.total_s() - demand.seconds_of(Resource::sm));
   return demand;
 }
@@ -484,7 +488,7 @@ Demand run_alone(work::Pass pass, int block, const Layout& layout, const ModelCo
 }  // namespace
 
 double host_memory_rate(const Layout& layout, const Machine& machine, double alone) {
-  const int ranks = std::min(layout.degree(kAllAxes), machine.ranks_per_node);
+  const int ranks = ranks_of_host(layout.degree(kAllAxes), machine);
   const double total = machine.host_total_bytes_per_s;
   return total > 0 ? std::min(alone, total / ranks) : alone;
 }

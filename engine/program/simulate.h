@@ -59,8 +59,11 @@ struct Machine {
   GpuLimits limits = kCpuLimits;
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
-  int threads = 1;  ///< of a rank on a CPU, all together have these rates
-  int cores = 0;    ///< of a host, for the threads of its ranks; 0: each has one
+  /// A rank on a CPU has so many, the rates above are those of one. 0: as many as `launch` gives
+  /// it, where its blocks are worth them (cpu_threads.h).
+  int threads = 1;
+  int cores = 0;  ///< of a host, for the threads of its ranks; 0: each has one
+  std::string cores_source = "built in";
   /// A rank does nothing beside a collective.
   bool collectives_alone = false;
 };
@@ -132,6 +135,9 @@ struct Simulation {
   std::vector<double> action_start_s;
   std::vector<double> action_end_s;
 };
+
+/// Ranks of a job of `world` on its fullest host.
+[[nodiscard]] int ranks_of_host(int world, const Machine& machine);
 
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
 [[nodiscard]] Bytes fixed_memory(const Program& program, const Layout& layout,

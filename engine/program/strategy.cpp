@@ -397,7 +397,11 @@ bool stages_fit(const Strategy& strategy, const Recipe& recipe, const ModelCost&
 }  // namespace
 
 Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
-                       const Machine& machine, int rank) {
+                       const Machine& host, int rank) {
+  // Ranks of hosts with other cores choose alike.
+  Machine machine = host;
+  machine.cores = 0;
+  machine.threads = 1;
   Strategy strategy = strategy_of(recipe, cost, world_size, machine, rank);
   const StagesConfig& stages = recipe.parallel.stages;
   const bool open = stages.schedule == ScheduleName::automatic && stages.chunks == 0 &&

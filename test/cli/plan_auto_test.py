@@ -51,13 +51,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # What plan says of the first row's settings is what the row says: offloaded states, and two micro-batches of small kernels at once.
     at_once = {}
-    for name, ranks in ((large, 64), ("recipes/qwen/qwen2.5-3b_random_offload.yaml", 2), ("recipes/bloom/bloom-7b1_squad_10k_offload.yaml", 1),
-                        ("recipes/cnn/mobilenet-v2_random.yaml", 1), ("recipes/cnn/ensemble_random.yaml", 1)):
-        plan = rows("plan", name, "--auto", "--ranks", ranks, "--machine", "h200", "--top", 3)
+    h200 = ("--machine", "h200")
+    for name, ranks, machine in (("recipes/quickstart.yaml", 4, ()), ("recipes/quickstart.yaml", 4, ("--per-node", 2)), (large, 64, h200),
+                                 ("recipes/qwen/qwen2.5-3b_random_offload.yaml", 2, h200), ("recipes/bloom/bloom-7b1_squad_10k_offload.yaml", 1, h200),
+                                 ("recipes/cnn/mobilenet-v2_random.yaml", 1, h200), ("recipes/cnn/ensemble_random.yaml", 1, h200)):
+        plan = rows("plan", name, "--auto", "--ranks", ranks, *machine, "--top", 3)
         first = plan["rows"][0]
         at_once[name] = {row["concurrent"] for row in plan["rows"]}
         settings = [word for setting in first["settings"] for word in ("--set", setting)]
-        same = json.loads(expect_success_json(run("plan", name, "--ranks", ranks, "--machine", "h200", "--json", *settings)))
+        same = json.loads(expect_success_json(run("plan", name, "--ranks", ranks, *machine, "--json", *settings)))
         assert (same["step_s"], same["memory"]["total_bytes"]) == (first["step_s"], first["rank_bytes"]), (name, same["step_s"], same["memory"], first)
     assert all(2 in at_once[name] for name in at_once if "cnn/" in name), at_once
     # Where two do not fit, one at a time is proposed.

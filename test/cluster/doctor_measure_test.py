@@ -28,7 +28,7 @@ def test_rates_between_hosts_are_kept_and_planned_with():
         [machine] = json.loads((config / "dstrain" / "machine.json").read_text())["machines"]
         assert machine["device"] == "CPU" and machine["network_hosts"] == 2 and machine["network_ranks"] == 4, machine
 
-        recipe = ["plan", "quickstart", "--ranks", 8, "--set", "parallel.backend=gloo", "--set", "parallel.zero.stage=1"]
+        recipe = ["plan", "quickstart", "--ranks", 8, "--per-node", 2, "--set", "parallel.backend=gloo", "--set", "parallel.zero.stage=1"]
         plan = run(*recipe)
         assert f"measured on {machine['network_measured']} over 2 hosts with 4 ranks" in plan.stdout, plan.stdout
         network = json.loads(run(*recipe, "--json").stdout)["network"]

@@ -68,6 +68,14 @@ Machine at_one_rate() {
   return machine;
 }
 
+/// Four ranks on the CPU that share two cores.
+Machine crowded_host() {
+  Machine machine = cpu();
+  machine.ranks_per_node = 4;
+  machine.threads = 0;
+  return machine;
+}
+
 struct Searched {
   int global = 256;
   Machine machine = at_one_rate();
@@ -134,7 +142,8 @@ TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a 
 }
 
 TEST_CASE("no built step is shorter than the bound of its choice", "[program][auto]") {
-  const Searched searched{.kernels = GENERATE(false, true)};
+  const Searched searched{.machine = GENERATE(at_one_rate(), crowded_host()),
+                          .kernels = GENERATE(false, true)};
   const PlanSource source = searched.source();
   CostTables tables(source, searched.machine, 4);
   int compared = 0;
@@ -156,7 +165,8 @@ TEST_CASE("no built step is shorter than the bound of its choice", "[program][au
     CHECK(bound.memory <= row.memory);
     const Estimate estimate =
         estimate_step(choice, recipe, cost, layout, strategy.batch.micro_batches, searched.machine);
-    CHECK(estimate.step_s == Approx(row.step_s).epsilon(choice.zero_stage == 3 ? 0.25 : 0.16));
+    const double near = searched.machine.shares_memory ? 0.3 : choice.zero_stage == 3 ? 0.25 : 0.16;
+    CHECK(estimate.step_s == Approx(row.step_s).epsilon(near));
     CHECK(row.compute_s + row.exchange_s + row.exposed_s + row.bubble_s + row.rest_s ==
           Approx(row.step_s));
     ++compared;

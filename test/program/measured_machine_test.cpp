@@ -98,6 +98,7 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   CHECK(taken.shared_bytes_per_s == 3e9);
   CHECK(taken.shared_latency_s == 7e-6);
   CHECK(taken.cores == 48);
+  CHECK(taken.cores_source == "as measured");
 }
 
 TEST_CASE("rates between hosts are kept beside those of a machine, and plans take both",

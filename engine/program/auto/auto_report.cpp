@@ -10,6 +10,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/recipe/axes.h"
 #include "engine/recipe/choices.h"
 
@@ -146,9 +147,11 @@ nlohmann::ordered_json row_json(const AutoRow& row, const AutoPlan& plan, const 
 
 std::string auto_text(const AutoPlan& plan, const AutoTitle& title) {
   std::string text = fmt::format(
-      "recipe     {}\nmodel      {}\nmachine    {}, {} ranks, {} in a node\nbatch      {} samples "
+      "recipe     {}\nmodel      {}\nmachine    {}, {} ranks{}\nbatch      {} samples "
       "a step\nsearch     {} layouts, {} simulated, {} built and checked\n\n",
-      title.recipe, title.model, plan.machine.name, plan.ranks, plan.machine.ranks_per_node,
+      title.recipe, title.model, plan.machine.name, plan.ranks,
+      plan.machine.shares_memory ? "\nhosts      " + hosts_text(plan.machine, plan.ranks)
+                                 : fmt::format(", {} in a node", plan.machine.ranks_per_node),
       plan.rows.front().batch.global, plan.choices, plan.simulated, plan.built);
   std::vector<std::array<std::string, 12>> rows = {{"layout", "ZeRO", "schedule", "micro",
                                                     "recompute", "step ms",

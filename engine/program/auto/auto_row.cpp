@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/index.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/recompute_choice.h"
 
 namespace dstrain {
@@ -43,7 +44,8 @@ void add_rank(AutoRow& row, const Program& program, const Simulation& played, co
 }  // namespace
 
 AutoRow simulated_row(const PlanChoice& choice, const Recipe& recipe, const ModelCost& cost,
-                      const Strategy& strategy, const Machine& machine) {
+                      const Strategy& strategy, const Machine& rates) {
+  const Machine machine = with_threads(rates, strategy.layout, cost);
   AutoRow row{.choice = choice,
               .batch = strategy.batch,
               .blocks = static_cast<int>(cost.blocks.size()),

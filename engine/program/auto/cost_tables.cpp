@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/stage_plan.h"
 #include "engine/program/strategy.h"
 #include "engine/recipe/families.h"
@@ -64,7 +65,8 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
   BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
   const Layout layout = layout_of(own, table.cost, ranks_, machine_).layout;
-  const StageCosts costs = joined_costs(layout, table.cost, machine_, choice.concurrent == 2);
+  const StageCosts costs = joined_costs(
+      layout, table.cost, with_threads(machine_, layout, table.cost), choice.concurrent == 2);
   std::vector<double> forwards;
   for (const ChunkCost& block : costs.blocks) {
     const double sample_s = block.all() / choice.micro;
@@ -99,9 +101,10 @@ const BlockTable* CostTables::blocks(const PlanChoice& choice) {
 LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& cost) const {
   LayoutTable table = layout_of(recipe(choice), cost, ranks_, machine_);
   table.groups.resize(cost.groups.size());
+  const Machine machine = with_threads(machine_, table.layout, cost);
   for (int rank = 0; rank < choice.degrees.pipeline; ++rank) {
     const Program program = training_program(table.layout, cost, {}, rank);
-    const std::vector<GroupSeconds> own = group_seconds(program, table.layout, cost, machine_);
+    const std::vector<GroupSeconds> own = group_seconds(program, table.layout, cost, machine);
     for (std::size_t g = 0; g < own.size(); ++g)
       if (table.layout.holds(rank, static_cast<int>(g))) table.groups[g] = own[g];
     const Ledger ledger = peak_memory(program);

@@ -7,6 +7,7 @@
 
 #include "engine/base/index.h"
 #include "engine/program/block_visits.h"
+#include "engine/program/cpu_threads.h"
 #include "engine/program/recompute_choice.h"
 #include "engine/program/schedules/visit_times.h"
 #include "engine/program/stage_plan.h"
@@ -161,18 +162,24 @@ double Estimator::after_visits(int rank, const Program& program) const {
     // Reduced once, after all others.
     if (on_two_stages(g)) seconds += own[to_index(g)].reduce;
   }
-  // Norm follows the reductions; updates go on beside the last gathers of sums.
-  const double tail = reduce_tail(blocks, /*sums=*/false);
-  seconds +=
-      gather_wait(blocks) + tail + std::max(updates, reduce_tail(blocks, /*sums=*/true) - tail);
-  // Offloaded states go beside the next forward, and some come beside the last backward.
-  double forward = 0;
-  for (const int b : blocks) forward += costs_.blocks[to_index(b)].forward;
-  seconds += std::max(0.0, table_.host_s - (forward + work(blocks)) / 2);
   double each = 0;  // of a micro-batch, beside its visits
   if (choice_.zero_stage >= 2) each += reductions;
   if (choice_.zero_stage == 3) each += 2 * gathers;
-  return seconds + (micro_batches_ - 1) * std::max(0.0, each - work(blocks));
+  if (machine_.collectives_alone) {
+    seconds += micro_batches_ * each + updates;
+    if (choice_.zero_stage < 3) seconds += gathers;
+    if (choice_.zero_stage < 2) seconds += reductions;
+  } else {
+    // Norm follows the reductions; updates go on beside the last gathers of sums.
+    const double tail = reduce_tail(blocks, /*sums=*/false);
+    seconds += gather_wait(blocks) + tail +
+               std::max(updates, reduce_tail(blocks, /*sums=*/true) - tail) +
+               (micro_batches_ - 1) * std::max(0.0, each - work(blocks));
+  }
+  // Offloaded states go beside the next forward, and some come beside the last backward.
+  double forward = 0;
+  for (const int b : blocks) forward += costs_.blocks[to_index(b)].forward;
+  return seconds + std::max(0.0, table_.host_s - (forward + work(blocks)) / 2);
 }
 
 /// A step of as few micro-batches as there can be.
@@ -255,14 +262,17 @@ Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const Layo
                        choice.degrees.pipeline;
   const double updates = sum(layout.groups, &GroupSeconds::update) / choice.degrees.pipeline,
                sums = sum(layout.groups, &GroupSeconds::gather_sum) / choice.degrees.pipeline;
+  const double serial = samples * blocks.sample_s / choice.degrees.pipeline + moved + updates;
   return {
-      .step_s = std::max(std::max(work, moved) + updates, moved + sums),
+      .step_s = std::max(
+          {std::max(work, moved) + updates, moved + sums, machine.collectives_alone ? serial : 0}),
       .memory = machine.fixed_overhead + layout.states + choice.micro * blocks.largest_activation};
 }
 
 Estimate estimate_step(const PlanChoice& choice, const Recipe& recipe, const ModelCost& cost,
                        const LayoutTable& table, int micro_batches, const Machine& machine) {
-  return Estimator(choice, recipe, cost, table, micro_batches, machine).make();
+  const Machine rates = with_threads(machine, table.layout, cost);
+  return Estimator(choice, recipe, cost, table, micro_batches, rates).make();
 }
 
 }  // namespace dstrain

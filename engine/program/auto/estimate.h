@@ -8,7 +8,8 @@ namespace dstrain {
 
 /// No run of the choice is shorter or smaller, whatever its schedule: work of the average rank and
 /// of the longest block, the forwards before the last rank's first, and gathers and reductions
-/// where they take longer than all of it; states, and the activations of one block.
+/// where they take longer than all of it, on a CPU in any case; states, and the activations of one
+/// block.
 struct Bound {
   double step_s = 0;
   Bytes memory = 0;

@@ -7,7 +7,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
-#include "engine/program/measured_machine.h"
 #include "engine/program/simulate.h"
 #include "engine/recipe/datasets.h"
 #include "engine/train/measure/device_machine.h"
@@ -68,8 +67,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.host_s = seconds_since(begin);
   (void)session.executor().take_outcome();
   const Strategy& strategy = session.strategy();
-  const auto measured = find_measured(read_measured(measured_file()), world.device.name);
-  const Machine machine = measured ? *measured : machine_of_device(world.device);
+  const Machine machine = machine_of_rank(world, session.threads());
   bench.planned_for = machine.name;
   const Simulation plan = simulate(strategy.training, strategy.layout, session.cost(), machine);
   bench.planned_s = plan.step_s;

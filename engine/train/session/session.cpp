@@ -102,7 +102,7 @@ Machine rated_machine(const Recipe& recipe, const World& world, RankRecordFile& 
 /// What the strategy is chosen for, the same on all ranks.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = rated_machine(recipe, world, record);
-  if (!machine.peer_copies) return machine;
+  if (world.device.is_cuda() && !machine.peer_copies) return machine;
   // Ranks of one host all know that they are.
   const int local = world.local_size;
   machine.ranks_per_node =

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <thread>
 #include <utility>
 
 #include "engine/base/clock.h"
@@ -13,8 +12,6 @@
 #include "engine/base/host_name.h"
 #include "engine/base/job_environment.h"
 #include "engine/checkpoint/base_weights.h"
-#include "engine/program/cpu_threads.h"
-#include "engine/program/measured_machine.h"
 #include "engine/samples/share.h"
 #include "engine/trace/request.h"
 #include "engine/train/measure/device_machine.h"
@@ -23,27 +20,6 @@
 
 namespace dstrain {
 namespace {
-
-/// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device,
-/// else machine_of_device(); in any case this device's memory, and on a CPU this host's cores and
-/// ranks. A broken file costs the prediction
-/// only.
-Machine machine_of(const World& world) {
-  const DeviceFacts& device = world.device;
-  Machine machine = machine_of_device(device);
-  try {
-    const auto measured = find_measured(read_measured(measured_file()), device.name);
-    if (measured) machine = *measured;
-  } catch (const Error&) {
-    machine.name += " (machine.json cannot be read)";
-  }
-  machine.device_memory = device.memory_bytes;
-  if (!device.is_cuda()) {
-    machine.cores = static_cast<int>(std::thread::hardware_concurrency());
-    machine.ranks_per_node = world.local_size;
-  }
-  return machine;
-}
 
 /// What agree_on_place has found equal; else in the background: files of many gigabytes are read
 /// meanwhile, and only checkpoints need it.
@@ -78,7 +54,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
   // The phase before left cached memory, in other sizes.
   if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
-                    on_threads(machine_of(world), session_.threads(), world.size));
+                    machine_of_rank(world, session_.threads()));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
                                     .rank = world.rank,
                                     .world_size = world.size,
