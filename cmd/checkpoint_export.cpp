@@ -80,6 +80,7 @@ int export_checkpoint(const ExportArguments& options) {
     throw Error(ErrorKind::usage, "--merge: the run has no adapters (lora.rank is 0)",
                 "leave it out; all weights are exported");
   }
+  refuse_foreign_weights(options.output, {recipe.model.weights, recipe.lora.weights});
   const Model& model = weights.model();
   const CheckpointState& state = weights.reader().state();
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };

@@ -135,7 +135,7 @@ void add_batch(ClassLines& lines, const UnlabelledImages& images, const HostBatc
 
 int classify(const ClassifyArguments& arguments) {
   std::vector<std::string> files = find_image_files(arguments.images);
-  JsonLines output(arguments.output);  // before the model is read, which takes long
+  JsonLines output(arguments.output, files);  // before the model is read, which takes long
   const DeviceFacts device = arguments.on_cpu ? cpu_device() : choose_device(0);
   const at::ScalarType dtype = dtype_of(arguments.dtype, device);
   FinishedModel found = open_finished_model(arguments.model, {.modality = Modality::images,

@@ -93,6 +93,7 @@ Command add_data_tokenize(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "tokenize",
       "Token ids of text, line by line: what a model sees. Each line of output is a JSON list.\n"
+      "Bytes that are no UTF-8 are read as U+FFFD; --decode leaves out ids without a token.\n"
       "Example: echo 'How many eggs?' | dstrain data tokenize --tokenizer Qwen2.5-3B");
   app->add_option("--tokenizer", options->tokenizer,
                   "tokenizer.json, or the model's folder that holds it (BPE).")

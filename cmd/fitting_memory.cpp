@@ -51,6 +51,9 @@ LoadedRecipe with_fitting_memory(LoadedRecipe loaded, const JobOptions& options,
   if (!known && on_cpu) return unknown("ranks on the CPU share the memory of their host");
   const nlohmann::json answer = asked_fit(options, ranks, on_cpu);
   if (!answer.is_object()) return loaded;
+  if (answer.contains("refused"))
+    throw Error(ErrorKind::usage, answer["refused"].get<std::string>(),
+                answer["hint"].get<std::string>());
   if (answer.contains("unknown")) return unknown(answer["unknown"].get<std::string>());
   if (answer["fits"].get<bool>()) return loaded;
   const auto settings = answer["settings"].get<std::vector<std::string>>();

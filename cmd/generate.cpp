@@ -305,7 +305,9 @@ int generate(GenerateArguments arguments) {
                 "most likely one",
                 "add --temperature 1, or leave them out");
   std::vector<FilePrompt> prompts = prompts_of(arguments);
-  JsonLines output(arguments.output);  // before the model is read, which takes long
+  JsonLines output(arguments.output,
+                   {arguments.prompts, arguments.chat_template,
+                    arguments.data});  // before the model is read, which takes long
   std::vector<DeviceFacts> devices;
   for (int rank = 0; rank < arguments.ranks; ++rank)
     devices.push_back(arguments.on_cpu ? cpu_device() : choose_device(rank));

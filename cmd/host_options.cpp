@@ -11,7 +11,7 @@
 namespace dstrain {
 namespace {
 
-/// An unset variable of a shell must not turn into a job on this machine alone.
+/// An unset variable of a shell must not turn into a job on this machine alone, or into a new run.
 const CLI::Validator kNotEmpty(
     [](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
 
@@ -108,17 +108,19 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
 
 void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
   app.add_option_function<std::string>(
-      "--resume",
-      [&options](const std::string& text) { options.resume = launcher::resume_from(text); },
-      "auto: go on with the newest run of this recipe that has a checkpoint, or start anew; "
-      "never;\n"
-      "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
-      "Default: never.");
+         "--resume",
+         [&options](const std::string& text) { options.resume = launcher::resume_from(text); },
+         "auto: go on with the newest run of this recipe that has a checkpoint, or start anew; "
+         "never;\n"
+         "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
+         "Default: never.")
+      ->check(kNotEmpty);
   app.add_option(
-      "--run-name", options.run_name,
-      "Name of the run directory, instead of one with time and id. With --resume the run of this "
-      "name goes on\n"
-      "where it has a checkpoint; else it starts from DIR, or anew.");
+         "--run-name", options.run_name,
+         "Name of the run directory, instead of one with time and id. With --resume the run of "
+         "this name goes on\n"
+         "where it has a checkpoint; else it starts from DIR, or anew.")
+      ->check(kNotEmpty);
   app.add_flag("--dry-run", options.dry_run,
                "Print who would run where, with which environment and command; start nothing.");
 }

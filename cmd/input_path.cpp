@@ -1,6 +1,9 @@
 #include "cmd/input_path.h"
 
-#include <string>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
 
 #include "engine/base/input_file.h"
 
@@ -28,6 +31,18 @@ CLI::Validator input_folder() {
             }
           },
           "DIR"};
+}
+
+void refuse_own_input(const std::string& option, const std::string& output,
+                      const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code absent;
+    if (input.empty() || output.empty() || !std::filesystem::equivalent(input, output, absent))
+      continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{} {} is read by this command, and would be lost", option, output),
+                "name another file");
+  }
 }
 
 }  // namespace dstrain

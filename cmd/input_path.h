@@ -1,6 +1,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 namespace dstrain {
 
@@ -8,5 +10,10 @@ namespace dstrain {
 /// that they cannot look up.
 [[nodiscard]] CLI::Validator input_file();
 [[nodiscard]] CLI::Validator input_folder();
+
+/// Error{usage} where the file `output` of `option` is one of `inputs`, by whatever name: it would
+/// be lost. Empty texts are no files.
+void refuse_own_input(const std::string& option, const std::string& output,
+                      const std::vector<std::string>& inputs);
 
 }  // namespace dstrain

@@ -13,6 +13,7 @@
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_plan.h"
+#include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/program/known_gpus.h"
@@ -63,9 +64,14 @@ int check_memory(const FitsOptions& options) {
     print_text(json_text(nlohmann::json{{"unknown", unknown}}) + "\n");
     return 0;
   }
-  const FitReport report =
-      look_for_fit(options.recipe, options.overrides, options.ranks,
-                   plan_machine({.name = options.machine}, on_cpu, options.ranks));
+  Machine machine;
+  try {
+    machine = plan_machine({.name = options.machine}, on_cpu, options.ranks);
+  } catch (const Error& error) {
+    print_text(json_text(nlohmann::json{{"refused", error.what()}, {"hint", error.hint()}}) + "\n");
+    return 0;
+  }
+  const FitReport report = look_for_fit(options.recipe, options.overrides, options.ranks, machine);
   nlohmann::json answer = {{"fits", report.fits()},
                            {"misfit", misfit_text(report)},
                            {"proposals", proposals_text(report)},

@@ -2,8 +2,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cmd/command.h"
+#include "cmd/input_path.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/trainer_file.h"
@@ -51,6 +53,9 @@ int import_recipe(const ImportRequest& request) {
         ErrorKind::usage, "nothing to import",
         "give ds_config.json, --trainer FILE, --accelerate FILE, --command '...' or --sbatch FILE");
   }
+  for (const auto& [option, file] : {std::pair("-o", request.recipe), {"--report", request.report}})
+    refuse_own_input(option, file,
+                     {options.deepspeed, options.trainer, options.accelerate, options.sbatch});
   const importing::Imported imported = importing::import_settings(options);
   const std::string name = request.recipe.empty() ? "recipe.yaml" : request.recipe;
   if (!request.recipe.empty()) write_file_atomically(request.recipe, imported.recipe);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/input_path.h"
 #include "cmd/number_option.h"
 #include "engine/base/error.h"
 #include "engine/base/output.h"
@@ -82,14 +83,8 @@ int merge(const MergeArguments& given) {
   const std::vector<std::filesystem::path> paths(given.sources.begin(), given.sources.end());
   const trace::TraceSources sources = trace::find_rank_traces(paths);
   const trace::MergeOptions options = to_options(given, sources);
-  for (const trace::TraceFile& file : sources.files) {
-    std::error_code ignored;
-    if (std::filesystem::equivalent(file.path, options.output, ignored)) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("-o {} is a trace to be merged", options.output.string()),
-                  "name another file");
-    }
-  }
+  for (const trace::TraceFile& file : sources.files)
+    refuse_own_input("-o", options.output.string(), {file.path.string()});
   const trace::MergeResult result = trace::merge_traces(sources, options);
   if (options.progress) draw_error_line("");
   for (const trace::HostClock& host : result.clocks) {

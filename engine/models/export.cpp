@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
@@ -84,8 +88,7 @@ void write_shard(const fs::path& path, const Shard& shard, const TensorReader& r
                        .shape = item.in_file.shape,
                        .dtype = item.dtype,
                        .values = {}});
-  // Readers of transformers 4 refuse a file that does not say who wrote it.
-  SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
+  SafetensorsWriter writer(path, std::move(tensors), export_metadata());
   for (const auto& [part, dtype, state, in_file, turned] : shard.items) {
     const std::vector<float> values = read(state == nullptr ? *part : stored_part(*state));
     if (dtype == DType::i64) {
@@ -110,7 +113,43 @@ std::vector<std::string> copy_files(const fs::path& from, const fs::path& to,
   return copied;
 }
 
+/// Whether an export wrote `file`; false where it cannot be read.
+bool is_exported(const fs::path& file) try {
+  const SafetensorsFile weights(file);
+  return std::ranges::includes(weights.metadata(), export_metadata());
+} catch (const Error&) {
+  return false;
+}
+
 }  // namespace
+
+const std::map<std::string, std::string>& export_metadata() {
+  // Readers of transformers 4 refuse a file without a format.
+  static const std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                              {"written_by", "dstrain"}};
+  return metadata;
+}
+
+void refuse_foreign_weights(const fs::path& folder, const std::vector<fs::path>& inputs) {
+  if (path_kind(folder) != PathKind::folder) return;
+  constexpr const char* kHint = "name another folder, or a new one";
+  for (const fs::path& input : inputs) {
+    if (path_kind(input) == PathKind::folder && fs::equivalent(input, folder))
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("the run began from {}, whose weights would be lost", folder.string()),
+          kHint);
+  }
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const bool weights = entry.path().extension() == ".safetensors" ||
+                         entry.path().filename().string().starts_with("pytorch_model");
+    if (weights && !is_exported(entry.path()))
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("{} is not of an export of dstrain and might be lost", entry.path().string()),
+          kHint);
+  }
+}
 
 void export_weights(const fs::path& folder, const Model& model, const TensorReader& read,
                     const ExportOptions& options) {

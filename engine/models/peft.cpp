@@ -22,6 +22,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
 #include "engine/models/language_head.h"
+#include "engine/models/weights.h"
 #include "engine/recipe/config_file.h"
 #include "engine/weights/misfits.h"
 #include "engine/weights/weight_folder.h"
@@ -343,7 +344,7 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
       add(parameter->parts.front(), kHeadInFile);
   }
   make_folder(folder);
-  SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});
+  SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), export_metadata());
   for (const Piece& part : parts) {
     const std::vector<float> values = read(part);
     const std::optional<TransposedMatrix> turned =

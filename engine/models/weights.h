@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,6 +51,13 @@ class WeightSource {
 
 /// Whether the files in `folder` have timm's names for tensors of `model` rather than ours.
 [[nodiscard]] bool has_timm_names(const std::filesystem::path& folder, const Model& model);
+
+/// What the head of each file of weights that an export writes says of its origin.
+[[nodiscard]] const std::map<std::string, std::string>& export_metadata();
+/// Error{usage} where `folder` holds weights that no export wrote, or is one of `inputs`: those
+/// weights would be lost.
+void refuse_foreign_weights(const std::filesystem::path& folder,
+                            const std::vector<std::filesystem::path>& inputs);
 
 /// All values of the whole tensor, fp32.
 using TensorReader = std::function<std::vector<float>(const Piece& part)>;

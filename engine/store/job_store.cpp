@@ -56,6 +56,10 @@ UniqueFd connect(const StoreOptions& options, const std::string& name, const Job
       return fd;
     } catch (const Error& error) {
       reason = error.what();
+      // No time mends this, and ranks of one machine would wait for half an hour.
+      if (reason == std::strerror(ENETUNREACH) && options.address.starts_with("127."))
+        throw Error(ErrorKind::hosts, fmt::format("no way to {}: {}", name, reason),
+                    "the loopback interface of this machine is down: ip link set lo up");
       if (error.kind() != ErrorKind::again || Clock::now() + pause >= deadline) {
         throw Error(ErrorKind::hosts,
                     fmt::format("no store of the job at {} within {}: {}", name,

@@ -22,12 +22,21 @@ bool is_name(std::string_view name) {
          });
 }
 
-bool goes_along(std::string_view name) {
+/// What the launcher sets for each rank.
+bool is_of_ranks(std::string_view name) {
   namespace env = job_environment;
-  // What the launcher sets itself, and what is true of one host or one process only.
+  constexpr std::array<std::string_view, 12> kNames = {
+      env::kRank,          env::kLocalRank,  env::kWorldSize, env::kLocalWorldSize,
+      env::kMasterAddress, env::kMasterPort, env::kMasterFd,  env::kRunDirectory,
+      env::kRankRecord,    env::kReportFd,   env::kJobSecret, env::kAttempt};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
+bool goes_along(std::string_view name) {
+  if (is_of_ranks(name)) return false;
+  // What is true of one host or one process only.
   for (const std::string_view own :
-       {env::kMasterFd, env::kRunDirectory, env::kRankRecord, env::kReportFd, env::kJobSecret,
-        env::kAttempt, join_variable::kIndex, join_variable::kHosts, join_variable::kController,
+       {join_variable::kIndex, join_variable::kHosts, join_variable::kController,
         join_variable::kSecret, join_variable::kSecretFile, "CUDA_VISIBLE_DEVICES"}) {
     if (name == own) return false;
   }
@@ -58,6 +67,10 @@ std::vector<std::string> exported_environment(const std::vector<std::string>& ow
     if (!is_name(name)) {
       throw Error(ErrorKind::usage, fmt::format("--env {}: not the name of a variable", name),
                   "use --env NAME or --env NAME=VALUE");
+    }
+    if (is_of_ranks(name)) {
+      throw Error(ErrorKind::usage, fmt::format("--env {}: dstrain sets it for each rank", name),
+                  "leave it out, also of --env-file");
     }
     if (name.size() < entry.size()) {
       set(entry);

@@ -75,6 +75,12 @@ class Job {
                   fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
                               placement_.world_size, plural(placement_.world_size)));
     }
+    for (const int rank : options_.tee.ranks) {
+      if (rank >= placement_.world_size)
+        throw Error(ErrorKind::usage,
+                    fmt::format("--tee {}: the job has {} rank{}, counted from 0", rank,
+                                placement_.world_size, plural(placement_.world_size)));
+    }
     first_world_size_ = placement_.world_size;
     files_ = make_files(placement_);
     for (const std::string& remark : allocation_.remarks) console_.lines(remark);

@@ -3,9 +3,10 @@ import json
 import os
 import pathlib
 import resource
+import subprocess
 import tempfile
 
-from support import run
+from support import DSTRAIN, ROOT, run
 
 QUICKSTART = "recipes/quickstart.yaml"
 TINY = ["--set", "run.epochs=0", "--set", "run.steps=2", "--set", "batch.global=8", "--set", "batch.micro=4", "--set", "model.layers=1",
@@ -113,6 +114,32 @@ def test_refused_launches_leave_nothing(folder):
     assert done.returncode == 69 and kept.exists(), "a folder that was there is not removed"
 
 
+def test_options_without_effect(folder):
+    """What a launch would not honour is refused by a dry run, too: variables that it sets, ranks and machines that are not there."""
+    (folder / "env").write_text("WORLD_SIZE=1\n")
+    for options, says in ((["--env", "RANK=0"], "--env RANK: dstrain sets it for each rank"),
+                          (["--env", "DSTRAIN_RUN_DIR=/tmp"], "--env DSTRAIN_RUN_DIR: dstrain sets it"),
+                          (["--env-file", folder / "env"], "--env WORLD_SIZE: dstrain sets it"),
+                          (["--tee", "0,2"], "--tee 2: the job has 2 ranks, counted from 0"),
+                          (["--machine", "zz"], "no machine is called 'zz'"), (["--fit", "--machine", "zz"], "no machine is called 'zz'"),
+                          (["--resume", ""], "--resume: is empty"), (["--run-name", ""], "--run-name: is empty")):
+        for more in ([], ["--dry-run"]):
+            done = launch(folder, *options, *more)
+            assert done.returncode == 64 and says in done.stderr, (options, more, done.returncode, done.stdout, done.stderr)
+    expect_nothing_left(folder)
+
+
+def test_without_a_loopback_interface(folder):
+    """In a network namespace of its own, where nothing has brought it up; ranks waited for half an hour."""
+    alone = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        return print("no loopback: skipped, this system makes no network namespace")
+    done = subprocess.run([*alone, DSTRAIN, "launch", QUICKSTART, "--ranks", "2", *TINY, "--set", f"run.output={folder / 'runs'}"], cwd=ROOT,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100)
+    assert done.returncode == 69 and "ip link set lo up" in done.stdout + done.stderr, (done.returncode, done.stdout, done.stderr)
+    return None
+
+
 def test_secrets(folder):
     """A short value that stands in the recipe by chance stops nothing; what the recipe takes from a secret does."""
     by_chance = os.environ | {"SOME_KEY": "digits", "OTHER_TOKEN": "cosine"}
@@ -159,7 +186,8 @@ def test_steps_of_minutes_on_a_cpu(folder):
 
 
 for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_steps_of_minutes_on_a_cpu, test_models_that_do_not_fit,
-             test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_secrets):
+             test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_options_without_effect,
+             test_without_a_loopback_interface, test_secrets):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))
     print(f"{test.__name__}: ok")

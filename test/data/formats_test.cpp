@@ -182,7 +182,7 @@ TEST_CASE("CIFAR-100 takes the fine label", "[data]") {
 }
 
 TEST_CASE("image folders are read with classes in name order and their own test part", "[data]") {
-  const std::string test_name = GENERATE("test", "val", "validation");
+  const std::string test_name = GENERATE("test", "val", "validation", "valid", "dev");
   const TempDir folder;
   const RgbImage wide = test::make_gradient(60, 40);
   write_file(folder / "train/zebra/1.JPEG", test::encode_jpeg(wide));
@@ -264,6 +264,23 @@ TEST_CASE("a folder of classes without parts keeps every tenth image for the tes
   for (std::int64_t i = 0; i < 36; ++i) REQUIRE(read(*train, i).pixels[0] % 10 != 0);
   REQUIRE(dataset_facts(data, 7).classes == 2);
   REQUIRE(dataset_facts(data, 7).train_size == 36);
+}
+
+TEST_CASE("folders of parts are no classes, and a class is not lost with its link", "[data]") {
+  const TempDir folder;
+  const std::string image = test::encode_png(test::make_gradient(8, 8));
+  for (const char* part : {"Train", "testing"})
+    for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png"})
+      write_file(folder / part / name, image);
+  const auto data = config_of(DatasetName::images, folder.path());
+  REQUIRE_THROWS_WITH(open_images(data, Split::train, 8, 0),
+                      Catch::Contains("'Train' and 'testing', which would be classes"));
+  // Each alone may be a class.
+  std::filesystem::rename(folder / "testing", folder / "bus");
+  REQUIRE(open_images(data, Split::train, 8, 0)->classes() == 2);
+  std::filesystem::create_symlink("nowhere", folder / "tram");
+  REQUIRE_THROWS_WITH(open_images(data, Split::train, 8, 0),
+                      Catch::Contains("tram is a link to nothing"));
 }
 
 TEST_CASE("Food-101 is read by its lists, in text or JSON, with labels by classes.txt", "[data]") {

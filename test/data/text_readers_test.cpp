@@ -302,8 +302,11 @@ TEST_CASE("files are found under their published names", "[text]") {
 
   touch("j/train.jsonl");
   REQUIRE(find_sources(config(jsonl, "j")).test.files.empty());
-  touch("j/test.jsonl");
-  REQUIRE(find_sources(config(jsonl, "j")).test.files.size() == 1);
+  for (const char* name : {"dev", "valid", "validation", "val", "test"}) {
+    const std::filesystem::path file = folder / fmt::format("j/{}.jsonl", name);
+    touch(fmt::format("j/{}.jsonl", name));
+    REQUIRE(find_sources(config(jsonl, "j")).test.files == std::vector{file});
+  }
   REQUIRE_THROWS_WITH(find_sources(config(jsonl, "none")), Catch::Contains("is not there"));
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
@@ -35,9 +37,30 @@ ImageList list_split_folders(const fs::path& root, Split split) {
   return list;
 }
 
+/// Train/ beside Test/ are no two classes.
+void refuse_split_names(const fs::path& root, const std::vector<std::string>& classes) {
+  constexpr std::array kTraining = {"train", "training", "train_set", "training_set"};
+  constexpr std::array kTesting = {"test", "testing", "test_set", "val", "validation", "valid"};
+  std::string train, test;
+  for (const std::string& name : classes) {
+    std::string lower = name;
+    std::ranges::transform(lower, lower.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    if (std::ranges::find(kTraining, lower) != kTraining.end()) train = name;
+    if (std::ranges::find(kTesting, lower) != kTesting.end()) test = name;
+  }
+  if (train.empty() || test.empty()) return;
+  throw Error(ErrorKind::data,
+              fmt::format("{} has the folders '{}' and '{}', which would be classes", root.string(),
+                          train, test),
+              "call them train and test, with a folder for each class in both");
+}
+
 /// ROOT/CLASS: the first of each ten files of a class, by name, is test data.
 ImageList list_single_folder(const fs::path& root, Split split) {
   const auto classes = list_classes(root);
+  refuse_split_names(root, classes);
   ImageList list{.root = root, .classes = static_cast<int>(classes.size()), .class_names = classes};
   for (std::size_t label = 0; label < classes.size(); ++label) {
     OtherFiles others;

@@ -69,7 +69,12 @@ std::vector<std::string> list_classes(const fs::path& root) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !is_hidden(name)) names.push_back(name);
+    if (is_hidden(name)) continue;
+    // Left out without a word, a link to nothing would be a class fewer.
+    if (entry.is_symlink() && !fs::exists(entry.path()))
+      throw Error(ErrorKind::data, entry.path().string() + " is a link to nothing",
+                  "mend the link, or remove it");
+    if (entry.is_directory()) names.push_back(name);
   }
   std::ranges::sort(names);
   if (names.empty()) {
@@ -108,11 +113,10 @@ fs::path find_test_folder(const fs::path& root, const char* hint) {
   for (const char* name : kTestFolders) {
     if (path_kind(root / name) == PathKind::folder) return root / name;
   }
-  throw Error(
-      ErrorKind::data,
-      fmt::format("{} has a folder 'train' but none of {}", root.string(),
-                  fmt::join(kTestFolders, ", ")),
-      hint);
+  throw Error(ErrorKind::data,
+              fmt::format("{} has a folder 'train' but none of {}", root.string(),
+                          fmt::join(kTestFolders, ", ")),
+              hint);
 }
 
 std::vector<std::string> list_clips(const fs::path& root, const std::string& name) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +19,7 @@
 #include "engine/data/text/hash.h"
 #include "engine/data/text/progress_sink.h"
 #include "engine/data/text/tar_shards.h"
+#include "engine/data/text/test_folders.h"
 #include "engine/data/text/token_cache.h"
 
 /// Tar files as WebDataset writes them: members of one name up to its first dot are a sample.
@@ -180,9 +182,8 @@ ImageList list_tars(const DataConfig& data, const TarShards& tars, Split split) 
         ErrorKind::data,
         split == Split::train
             ? fmt::format("data.path '{}' holds no tar; expected {}", data.path, kTarShards)
-            : fmt::format("{} has no tar for evaluation: none in it has the word test, val or "
-                          "validation in its name",
-                          tars.root.string()),
+            : fmt::format("{} has no tar for evaluation: none in it has a word of {} in its name",
+                          tars.root.string(), fmt::join(kTestFolders, ", ")),
         split == Split::train ? "put them there, or name their place with --set data.path=..."
                               : "put it beside the others, or set run.evaluate: never");
   }

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -9,6 +11,7 @@
 #include "engine/data/text/json_lines.h"
 #include "engine/data/text/parquet.h"
 #include "engine/data/text/tar_records.h"
+#include "engine/data/text/test_folders.h"
 
 /// Conversations: one JSON object a line, or a list of them in one file, or rows of parquet files,
 /// or members of tar files.
@@ -24,7 +27,7 @@ constexpr const char* kFields[] = {"messages", "tools",   "conversations", "syst
                                    "input",    "output",  "instruction",   "chat_template_kwargs",
                                    "chosen",   "rejected"};
 
-SourceFiles split_of(const fs::path& folder, std::initializer_list<std::string_view> names) {
+SourceFiles split_of(const fs::path& folder, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     for (const char* extension : {".jsonl", ".json"})
       if (auto found = json_file(folder / fmt::format("{}{}", name, extension));
@@ -42,12 +45,12 @@ Sources find_chats(const DataConfig& data) {
   if (auto tars = tar_sources(data, Folders::left)) return *std::move(tars);
   if (is_file(path))
     return {.train = {.files = {path}, .parquet = path.extension() == ".parquet"}, .test = {}};
-  Sources found =
-      data.pairs
-          ? Sources{.train = split_of(path, {"train_prefs", "train"}),
-                    .test = split_of(path, {"test_prefs", "test", "validation", "valid", "dev"})}
-          : Sources{.train = split_of(path, {"train", "train_sft"}),
-                    .test = split_of(path, {"test", "test_sft", "validation", "valid", "dev"})};
+  std::vector<std::string_view> tests(kTestFolders.begin(), kTestFolders.end());
+  tests.insert(data.pairs ? tests.begin() : tests.begin() + 1,
+               data.pairs ? "test_prefs" : "test_sft");
+  Sources found = {.train = data.pairs ? split_of(path, {"train_prefs", "train"})
+                                       : split_of(path, {"train", "train_sft"}),
+                   .test = split_of(path, tests)};
   if (!found.train.files.empty()) return found;
   if (auto tars = tar_sources(data, Folders::taken)) return *std::move(tars);
   std::vector<fs::path> single;

@@ -11,6 +11,7 @@
 #include "engine/data/text/json_lines.h"
 #include "engine/data/text/prompts.h"
 #include "engine/data/text/tar_records.h"
+#include "engine/data/text/test_folders.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace dstrain::text {
@@ -30,8 +31,9 @@ Sources find_jsonl(const DataConfig& data) {
   const std::filesystem::path path = data.path;
   if (auto tars = tar_sources(data, Folders::left)) return *std::move(tars);
   if (is_file(path)) return {.train = json_file(path), .test = {}};
-  Sources found = {.train = json_file(path / "train.jsonl"),
-                   .test = json_file(path / "test.jsonl")};
+  Sources found = {.train = json_file(path / "train.jsonl"), .test = {}};
+  for (std::size_t i = 0; i < kTestFolders.size() && found.test.files.empty(); ++i)
+    found.test = json_file(path / fmt::format("{}.jsonl", kTestFolders[i]));
   if (!found.train.files.empty()) return found;
   if (auto tars = tar_sources(data, Folders::taken)) return *std::move(tars);
   fail_missing(data, "a file, or a folder with train.jsonl, or with tar files");

@@ -4,8 +4,8 @@
 
 namespace dstrain {
 
-/// The folders beside `train`, the first that is there, that hold images or clips for evaluation;
+/// The folders and files beside `train`, the first that is there, that hold what is for evaluation;
 /// words in names of tars that do.
-inline constexpr std::array kTestFolders = {"test", "val", "validation"};
+inline constexpr std::array kTestFolders = {"test", "val", "validation", "valid", "dev"};
 
 }  // namespace dstrain
