@@ -148,15 +148,15 @@ std::vector<std::string> copy_all_profiles(const bench::ParallelOptions& options
     const std::string folder =
         load_recipe(options.recipes[recipe], options.overrides).recipe.trace.output;
     if (folder.empty()) continue;
-    int most = 0;
+    int max = 0;
     fs::path run;
     for (std::size_t i = 0; i < results.cases.size(); ++i) {
       const Case& one = results.cases[i].which;
       if (one.recipe != recipe || one.search.row > 0 || !results.cases[i].ran()) continue;
-      if (one.ranks > most) run = results.runs[results.runs_of(i).front()].data.path;
-      most = std::max(most, one.ranks);
+      if (one.ranks > max) run = results.runs[results.runs_of(i).front()].data.path;
+      max = std::max(max, one.ranks);
     }
-    if (most == 0) continue;
+    if (max == 0) continue;
     if (const int ranks = bench::copy_profiles(run, folder); ranks > 0)
       notes.push_back(fmt::format("profile of {}: {} of {} rank{}", run.filename().string(), folder,
                                   ranks, ranks == 1 ? "" : "s"));

@@ -165,14 +165,14 @@ int classify(const ClassifyArguments& arguments) {
   ClassLines lines(model, std::move(output), readable);
   const auto images =
       std::make_shared<UnlabelledImages>(std::move(files), preparation.resize, model.channels);
-  constexpr unsigned kMostWorkers = 8;
+  constexpr unsigned kMaxWorkers = 8;
   const std::unique_ptr<Loader> loader =
       make_loader(images, {.global_batch = batch,
                            .micro_batch = batch,
                            .shuffle = false,
                            .pinned = device.is_cuda(),
                            .workers = static_cast<int>(
-                               std::clamp(std::thread::hardware_concurrency(), 1U, kMostWorkers)),
+                               std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers)),
                            .last_step = steps_per_epoch(count, batch)});
   ImageClassifier classifier(model, device.device, dtype, preparation.normalize);
   const auto begin = Clock::now();

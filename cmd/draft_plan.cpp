@@ -14,7 +14,7 @@
 namespace dstrain {
 namespace {
 
-constexpr int kMostMicro = 64;
+constexpr int kMaxMicro = 64;
 
 /// A recipe of `choices` with what its step takes.
 PlannedDraft plan_of_draft(const draft::Facts& facts, const draft::Choices& choices,
@@ -60,11 +60,11 @@ std::string reason_of(const PlannedDraft& made, const Machine& machine, bool is_
 
 PlannedDraft planned_draft(const draft::Facts& facts, draft::Choices choices,
                            const std::string& title, const Machine& machine) {
-  const int most = std::clamp(draft::global_batch(facts) / choices.ranks, 1, kMostMicro);
+  const int max = std::clamp(draft::global_batch(facts) / choices.ranks, 1, kMaxMicro);
   std::optional<PlannedDraft> best;
   for (const bool recompute : {false, true}) {
     choices.recompute = recompute;
-    for (choices.micro = 1; choices.micro <= most; choices.micro *= 2) {
+    for (choices.micro = 1; choices.micro <= max; choices.micro *= 2) {
       PlannedDraft made = plan_of_draft(facts, choices, title, machine);
       if (!made.fits()) break;  // larger ones take more memory
       if (!best || made.step_s < best->step_s) best = std::move(made);

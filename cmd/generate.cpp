@@ -333,9 +333,9 @@ int generate(GenerateArguments arguments) {
     if (!form)
       throw Error(ErrorKind::usage, "-i: " + tokenizer_folder.string() + " has no chat template",
                   "name one: --template FILE, or chatml; without one --prompt TEXT asks");
-    constexpr std::int64_t kMostTokens = 16384, kUsualTokens = 2048;
+    constexpr std::int64_t kMaxTokens = 16384, kUsualTokens = 2048;
     const std::int64_t capacity =
-        std::min<std::int64_t>(found.positions > 0 ? found.positions : kUsualTokens, kMostTokens);
+        std::min<std::int64_t>(found.positions > 0 ? found.positions : kUsualTokens, kMaxTokens);
     CachedModel model(found.model, device.device, dtype, 1, capacity);
     print_error("{}: {} on {}\n", found.what, c10::toString(dtype), device.name);
     return chat_at_terminal(model, *tokenizer, *form, arguments.write, arguments.system, capacity);

@@ -210,12 +210,12 @@ std::string meaning_here(const std::string& option, const CLI::App& command) {
     return fmt::format("did you mean {}?", meant);
   if (!has("--set")) return {};
   // The whole key, "--run.epochs", or its last word, "--dropout".
-  constexpr std::size_t kMostKeys = 3;
+  constexpr std::size_t kMaxKeys = 3;
   std::vector<std::string> keys;
   for (const std::string& key : KeyList().list()) {
     if (key == name || key.ends_with("." + name)) keys.push_back(key);
   }
-  return keys.empty() || keys.size() > kMostKeys ? std::string() : as_settings(keys);
+  return keys.empty() || keys.size() > kMaxKeys ? std::string() : as_settings(keys);
 }
 
 }  // namespace dstrain

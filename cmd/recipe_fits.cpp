@@ -33,7 +33,7 @@ struct FitsOptions {
 };
 
 /// The fewest ranks that have all axes of the recipe.
-int least_ranks(const ParallelConfig& parallel) {
+int min_ranks(const ParallelConfig& parallel) {
   const Degrees given = given_degrees(parallel);
   std::int64_t data = product(given, kDataAxes);
   if (parallel.zero.stage > 0) {
@@ -46,7 +46,7 @@ int least_ranks(const ParallelConfig& parallel) {
 
 int check_fits(const FitsOptions& options) {
   LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
-  const int ranks = options.ranks > 0 ? options.ranks : least_ranks(loaded.recipe.parallel);
+  const int ranks = options.ranks > 0 ? options.ranks : min_ranks(loaded.recipe.parallel);
   require_fit(std::move(loaded), ranks);
   return 0;
 }

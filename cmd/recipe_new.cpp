@@ -35,7 +35,7 @@ struct NewOptions {
   std::string title;  ///< first line of the recipe
 };
 
-constexpr int kMostEpochs = 10000;
+constexpr int kMaxEpochs = 10000;
 
 void refuse_old_file(const std::string& file) {
   if (file.empty() || !path_exists(file, ErrorKind::usage)) return;
@@ -214,10 +214,9 @@ int asked_epochs(const draft::Facts& facts, const NewOptions& options, const Que
   const std::string word = questions.ask("Epochs", usual);
   int epochs = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), epochs);
-  if (error != std::errc() || end != word.data() + word.size() || epochs < 1 ||
-      epochs > kMostEpochs)
+  if (error != std::errc() || end != word.data() + word.size() || epochs < 1 || epochs > kMaxEpochs)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no number of epochs", shown(word)),
-                fmt::format("a whole number from 1 to {}", kMostEpochs));
+                fmt::format("a whole number from 1 to {}", kMaxEpochs));
   return word == usual ? 0 : epochs;
 }
 
@@ -312,7 +311,7 @@ Command add_recipe_new(CLI::App& root) {
   app->add_option("--machine", options->machine,
                   "Card to plan for, as of plan. Default: this one.");
   app->add_option("--epochs", options->epochs, "Passes over the data. Default: by its size.")
-      ->check(number_in(1, kMostEpochs));
+      ->check(number_in(1, kMaxEpochs));
   app->add_option("--prompt", options->prompt,
                   "What the model is given of a JSON line of any fields, such as 'Q: {question}'. "
                   "Default: by the fields' names.")

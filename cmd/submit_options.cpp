@@ -51,26 +51,26 @@ std::vector<std::string> launch_arguments(const CLI::App& app) {
 
 /// "8" and "a100:8".
 void take_gpus(launcher::SubmitOptions& options, const std::string& text) {
-  constexpr int kMostGpus = 1024;
+  constexpr int kMaxGpus = 1024;
   const std::size_t colon = text.find(':');
   const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
   const bool digits = !number.empty() && number.size() < 5 &&
                       number.find_first_not_of("0123456789") == std::string::npos;
   const int count = digits ? std::stoi(number) : 0;
-  if (count < 1 || count > kMostGpus || colon == 0)
-    throw Error(ErrorKind::usage,
-                fmt::format("--gpus-per-node '{}': use N or TYPE:N, N from 1 to {}", shown(text),
-                            kMostGpus),
-                "correct the value");
+  if (count < 1 || count > kMaxGpus || colon == 0)
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("--gpus-per-node '{}': use N or TYPE:N, N from 1 to {}", shown(text), kMaxGpus),
+        "correct the value");
   options.gpus_per_node = count;
   options.gpu_type = colon == std::string::npos ? "" : text.substr(0, colon);
 }
 
 /// Lines of bash of a file.
 std::string read_setup(const std::string& path) {
-  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
   try {
-    return read_file(path, kMostBytes);
+    return read_file(path, kMaxBytes);
   } catch (const Error& error) {
     throw Error(ErrorKind::usage, error.what(), error.hint());
   }

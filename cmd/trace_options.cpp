@@ -14,7 +14,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::size_t kMostRanks = 1'000'000;
+constexpr std::size_t kMaxRanks = 1'000'000;
 
 /// First and last of "A-B" or "A".
 std::pair<std::int64_t, std::int64_t> parse_range(std::string_view text, const char* option) {
@@ -45,7 +45,7 @@ std::vector<int> parse_ranks(const std::string& text) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     const auto [first, last] =
         parse_range(std::string_view(text).substr(at, comma - at), "--ranks");
-    if (last >= static_cast<std::int64_t>(kMostRanks))
+    if (last >= static_cast<std::int64_t>(kMaxRanks))
       throw Error(ErrorKind::usage, fmt::format("--ranks {}: too many", shown(text)),
                   "ranks are below 1,000,000");
     for (std::int64_t rank = first; rank <= last; ++rank) ranks.push_back(static_cast<int>(rank));

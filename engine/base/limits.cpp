@@ -36,16 +36,16 @@ std::string address_space_note() {
 
 void require_stack() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStackBytes) return;
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kMinStackBytes) return;
   const rlim_t had = limit.rlim_cur;
   limit.rlim_cur = std::min(limit.rlim_max, kUsualStackBytes);
   // The main thread's stack grows up to the limit that holds at that time.
-  if (limit.rlim_cur < kLeastStackBytes || ::setrlimit(RLIMIT_STACK, &limit) != 0) {
+  if (limit.rlim_cur < kMinStackBytes || ::setrlimit(RLIMIT_STACK, &limit) != 0) {
     throw Error(ErrorKind::hosts,
                 fmt::format("the stack of this process may have {} (ulimit -s, RLIMIT_STACK), and "
                             "it needs {}",
                             format_bytes(static_cast<Bytes>(had)),
-                            format_bytes(static_cast<Bytes>(kLeastStackBytes))),
+                            format_bytes(static_cast<Bytes>(kMinStackBytes))),
                 "raise the limit: ulimit -s 8192, LimitSTACK= of the service, or limits.conf");
   }
   // The C library took the old limit for the stacks of new threads.

@@ -70,9 +70,9 @@ fs::path site_of_environment(const fs::path& prefix) {
 
 /// Empty where there is no such file, or no file that can be read.
 std::string text_of(const fs::path& file) {
-  constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 10;
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 10;
   try {
-    return read_file(file, kMostBytes);
+    return read_file(file, kMaxBytes);
   } catch (const Error&) {
     return {};
   }

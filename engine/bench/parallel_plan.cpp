@@ -66,14 +66,14 @@ Case layout_case(std::size_t recipe, int ranks, int samples, int auto_row,
 
 std::vector<Case> parallel_cases(const ParallelOptions& options) {
   std::vector<Case> cases;
-  const int most = std::ranges::max(options.ranks);
+  const int max = std::ranges::max(options.ranks);
   for (std::size_t i = 0; i < options.recipes.size(); ++i) {
     const std::string& file = options.recipes[i];
     const Recipe recipe = load_recipe(file, options.overrides).recipe;
     const int strong = strong_samples(options, recipe, file);
     const int weak = options.tokens_per_rank > 0
                          ? whole_samples(options.tokens_per_rank, recipe, file, "--tokens-per-rank")
-                         : std::max(1, strong / most);
+                         : std::max(1, strong / max);
     for (const int ranks : options.ranks) {
       if (options.weak) cases.push_back(layout_case(i, ranks, weak * ranks));
       if (options.weak) cases.back().weak = true;

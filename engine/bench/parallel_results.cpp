@@ -113,8 +113,8 @@ void add_ranks(CaseResult& result, const std::vector<RankMeasure>& ranks) {
 
 /// The stage that holds most by plan, whose collectives the plan lists.
 int fullest_stage(const CaseResult& result) {
-  const auto most = std::ranges::max_element(result.stages, {}, &StageFigures::planned);
-  return most == result.stages.end() ? 0 : most->stage;
+  const auto max = std::ranges::max_element(result.stages, {}, &StageFigures::planned);
+  return max == result.stages.end() ? 0 : max->stage;
 }
 
 /// The run of the middle step time.

@@ -49,8 +49,8 @@ std::string change_words(double percent, const char* less, const char* more) {
 }
 
 struct Extremes {
-  const CaseResult* least = nullptr;
-  const CaseResult* most = nullptr;
+  const CaseResult* min = nullptr;
+  const CaseResult* max = nullptr;
 };
 /// Cells where the figure is not known are passed over.
 template <class Of>
@@ -59,8 +59,8 @@ Extremes extremes(const CaseList& cells, const Of& figure) {
   for (const CaseResult* cell : cells) {
     const double value = figure(*cell);
     if (!std::isfinite(value)) continue;
-    if (found.least == nullptr || value < figure(*found.least)) found.least = cell;
-    if (found.most == nullptr || value > figure(*found.most)) found.most = cell;
+    if (found.min == nullptr || value < figure(*found.min)) found.min = cell;
+    if (found.max == nullptr || value > figure(*found.max)) found.max = cell;
   }
   return found;
 }
@@ -69,9 +69,9 @@ Extremes extremes(const CaseList& cells, const Of& figure) {
 template <class Of>
 std::string planned_words(const CaseList& cells, const char* what, const Of& percent) {
   const Extremes found = extremes(cells, percent);
-  if (found.least == nullptr) return {};
+  if (found.min == nullptr) return {};
   return fmt::format("{} was planned {:+.1f} % to {:+.1f} % beside the measured.", what,
-                     percent(*found.least), percent(*found.most));
+                     percent(*found.min), percent(*found.max));
 }
 
 void add_planned(std::vector<std::string>& to, const CaseList& cells) {
@@ -100,40 +100,39 @@ std::vector<std::string> stage_sentences(const CaseList& cells) {
   if (kind != nullptr && !all_zero(ran, *kind)) {
     const auto mib = [&](const CaseResult& c) { return kind->mib(c); };
     const Extremes all = extremes(ran, mib);
-    std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(*all.least),
-                                   mib_words(mib(*all.least)));
+    std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(*all.min),
+                                   mib_words(mib(*all.min)));
     const auto reference =
         std::ranges::find(ran, ZeroWay{}, [](const CaseResult* c) { return c->which.way; });
-    if (reference != ran.end() && *reference != all.least) {
+    if (reference != ran.end() && *reference != all.min) {
       text += fmt::format(
           ", {} than stage 0",
-          change_words(change_percent(mib(**reference), mib(*all.least)), "less", "more"));
+          change_words(change_percent(mib(**reference), mib(*all.min)), "less", "more"));
     }
     sentences.push_back(text + ".");
     CaseList resident;
     for (const CaseResult* cell : ran) {
       if (cell->which.way.offload == ZeroOffload::none) resident.push_back(cell);
     }
-    if (const Extremes found = extremes(resident, mib); found.least && found.least != all.least) {
-      sentences.push_back(fmt::format("Without offload: {} with {}.", way_words(*found.least),
-                                      mib_words(mib(*found.least))));
+    if (const Extremes found = extremes(resident, mib); found.min && found.min != all.min) {
+      sentences.push_back(fmt::format("Without offload: {} with {}.", way_words(*found.min),
+                                      mib_words(mib(*found.min))));
     }
   }
   const auto rate = [](const CaseResult& c) { return c.value("samples_per_s"); };
-  if (const Extremes found = extremes(ran, rate); found.most) {
+  if (const Extremes found = extremes(ran, rate); found.max) {
     sentences.push_back(fmt::format("Fastest: {} with {} samples/s; slowest: {} with {}.",
-                                    way_words(*found.most), report::rate_words(rate(*found.most)),
-                                    way_words(*found.least),
-                                    report::rate_words(rate(*found.least))));
+                                    way_words(*found.max), report::rate_words(rate(*found.max)),
+                                    way_words(*found.min), report::rate_words(rate(*found.min))));
   }
   const auto loss = [](const CaseResult& c) { return c.value("final_loss"); };
-  if (const Extremes found = extremes(ran, loss); found.least && ran.size() > 1) {
-    const double spread = loss(*found.most) - loss(*found.least);
+  if (const Extremes found = extremes(ran, loss); found.min && ran.size() > 1) {
+    const double spread = loss(*found.max) - loss(*found.min);
     sentences.push_back(spread == 0
                             ? fmt::format("Train loss: the same in all {} cells.", ran.size())
                             : fmt::format("Train loss: {} to {}, {:.2g} apart.",
-                                          report::number_words(loss(*found.least)),
-                                          report::number_words(loss(*found.most)), spread));
+                                          report::number_words(loss(*found.min)),
+                                          report::number_words(loss(*found.max)), spread));
   }
   add_planned(sentences, ran);
   return sentences;
@@ -158,9 +157,9 @@ std::vector<std::string> offload_sentences(const std::vector<CasePair>& pairs) {
   if (saved.empty()) {
     sentences.emplace_back("Savings of GPU memory were not measured.");
   } else {
-    const Saving& most = *std::ranges::max_element(saved, {}, &Saving::percent);
+    const Saving& max = *std::ranges::max_element(saved, {}, &Saving::percent);
     sentences.push_back(fmt::format("Offload saves most under {}: {:.1f} % of peak GPU memory.",
-                                    way_words(*most.with), most.percent));
+                                    way_words(*max.with), max.percent));
   }
   if (!cost.empty()) {
     const auto [low, high] = std::ranges::minmax_element(cost, {}, &Saving::percent);
@@ -196,14 +195,14 @@ std::vector<std::string> scaling_sentences(const CaseList& cells) {
   if (kind != nullptr && !all_zero(ran, *kind)) {
     const auto mib = [&](const CaseResult& c) { return kind->mib(c); };
     const Extremes found = extremes(ran, mib);
-    const double spread = change_percent(mib(*found.least), mib(*found.most));
+    const double spread = change_percent(mib(*found.min), mib(*found.max));
     const char* verdict = spread < kConstantPercent ? "stayed constant"
                           : mib(last) > mib(first)  ? "grew"
                                                     : "changed";
     std::string name = kind->name;
     name.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(name.front())));
     sentences.push_back(fmt::format("{} {} {}: {} to {} ({:.1f} % apart).", name, verdict, range,
-                                    mib_words(mib(*found.least)), mib_words(mib(*found.most)),
+                                    mib_words(mib(*found.min)), mib_words(mib(*found.max)),
                                     spread));
   }
   if (std::isfinite(last.value("efficiency"))) {

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPart = std::size_t{64} << 20;  ///< bytes hashed by one thread at a time
-constexpr std::size_t kMostThreads = 8;
+constexpr std::size_t kMaxThreads = 8;
 
 /// The files that hold the tensors of the folder, in the order of their names.
 std::vector<MappedFile> weight_files(const fs::path& folder) {
@@ -40,7 +40,7 @@ std::string hash_of(const std::vector<MappedFile>& files) {
       parts.push_back(file.bytes().subspan(begin, std::min(kPart, file.bytes().size() - begin)));
   }
   std::vector<std::string> hashes(parts.size());
-  side_by_side(parts.size(), kMostThreads, [&](std::size_t i) {
+  side_by_side(parts.size(), kMaxThreads, [&](std::size_t i) {
     FileHash hash;
     hash.update(parts[i]);
     hashes[i] = hash.hex();

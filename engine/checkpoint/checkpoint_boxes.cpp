@@ -189,7 +189,7 @@ void StoredBoxes::index_files() {
     const FileLayout& held = manifest_.file_layouts[f];
     if (held.layout == FileLayout::kNone) continue;
     const FileRecord& file = manifest_.files[f];
-    const std::int64_t most = (file.bytes - held.data) / 4;
+    const std::int64_t max = (file.bytes - held.data) / 4;
     std::int64_t done = 0;
     for (const std::size_t g : manifest_.layouts[held.layout]) {
       const SavedGroup& group = manifest_.groups[g];
@@ -213,7 +213,7 @@ void StoredBoxes::index_files() {
         const Range met = intersect(range, state.range);
         const std::int64_t count =
             met.empty() ? 0 : elements_before(g, met.end) - elements_before(g, met.begin);
-        if (count > most - done) {
+        if (count > max - done) {
           fail(fmt::format("puts more into {} than its {} bytes", file.name, file.bytes));
         }
         done += count;

@@ -21,8 +21,8 @@
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1}
-                               << 60;  ///< elements or steps; 4 x 2^60 bytes still fit
+constexpr std::int64_t kMax = std::int64_t{1}
+                              << 60;  ///< elements or steps; 4 x 2^60 bytes still fit
 constexpr std::size_t kDepth = 8;
 constexpr std::int64_t kMaxRanks = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxStates = 64;  ///< of an optimizer
@@ -40,7 +40,7 @@ class Parser {
     const Json json = parse(text_.size());
     if (!json.is_object()) fail("is not a JSON object");
     if (text(json, "format") != kManifestFormat) fail("is not a checkpoint of dstrain");
-    version_ = integer(json, "version", 0, kMost);
+    version_ = integer(json, "version", 0, kMax);
     if (version_ < 1 || version_ > kManifestVersion) {
       fail(fmt::format("has format version {}, this dstrain reads versions 1 to {}", version_,
                        kManifestVersion));
@@ -59,7 +59,7 @@ class Parser {
     version_ = kManifestVersion;
     Manifest manifest;
     files(Json::array({json}), manifest, /*is_vote=*/true);
-    Vote vote{.step = integer(json, "step", 0, kMost),
+    Vote vote{.step = integer(json, "step", 0, kMax),
               .file = std::move(manifest.files.at(0)),
               .data = manifest.file_layouts.at(0).data,
               .layout = {},
@@ -136,38 +136,38 @@ class Parser {
     if (!value.is_string()) fail(fmt::format("'{}' is not a string", key));
     return value.get<std::string>();
   }
-  std::int64_t number(const Json& value, const char* key, std::int64_t least,
-                      std::int64_t most) const {
+  std::int64_t number(const Json& value, const char* key, std::int64_t min,
+                      std::int64_t max) const {
     const bool too_large =
-        value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
-    if (!value.is_number_integer() || too_large || value.get<std::int64_t>() < least ||
-        value.get<std::int64_t>() > most) {
-      fail(fmt::format("'{}' is not a whole number from {} to {}", key, least, most));
+        value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(max);
+    if (!value.is_number_integer() || too_large || value.get<std::int64_t>() < min ||
+        value.get<std::int64_t>() > max) {
+      fail(fmt::format("'{}' is not a whole number from {} to {}", key, min, max));
     }
     return value.get<std::int64_t>();
   }
-  std::int64_t integer(const Json& json, const char* key, std::int64_t least,
-                       std::int64_t most) const {
-    return number(member(json, key), key, least, most);
+  std::int64_t integer(const Json& json, const char* key, std::int64_t min,
+                       std::int64_t max) const {
+    return number(member(json, key), key, min, max);
   }
 
   CheckpointState state(const Json& json) const {
     CheckpointState state;
-    state.step = integer(json, "step", 0, kMost);
-    state.samples = integer(json, "samples", 0, kMost);
-    state.optimizer_steps = integer(json, "optimizer_steps", 0, kMost);
+    state.step = integer(json, "step", 0, kMax);
+    state.samples = integer(json, "samples", 0, kMax);
+    state.optimizer_steps = integer(json, "optimizer_steps", 0, kMax);
     const Json& scale = member(json, "loss_scale");
     if (!scale.is_number() || !std::isfinite(scale.get<double>()))
       fail("'loss_scale' is not a number");
     state.loss_scale = scale.get<double>();
-    state.good_steps = integer(json, "good_steps", 0, kMost);
-    state.skipped_steps = integer(json, "skipped_steps", 0, kMost);
+    state.good_steps = integer(json, "good_steps", 0, kMax);
+    state.skipped_steps = integer(json, "skipped_steps", 0, kMax);
     if (json.contains("phase")) state.phase = static_cast<int>(integer(json, "phase", 0, 1 << 16));
     if (json.contains("tolerated_steps"))
-      state.tolerated_steps = integer(json, "tolerated_steps", 0, kMost);
+      state.tolerated_steps = integer(json, "tolerated_steps", 0, kMax);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
     if (json.contains("train_samples"))
-      state.train_samples = integer(json, "train_samples", 0, kMost);
+      state.train_samples = integer(json, "train_samples", 0, kMax);
     if (json.contains("base")) state.base = text(json, "base");
     if (json.contains("origin")) state.origin = text(json, "origin");
     if (json.contains("class_names")) {
@@ -189,10 +189,10 @@ class Parser {
     return hash;
   }
 
-  Range range(const Json& json, const char* key, std::int64_t most) const {
+  Range range(const Json& json, const char* key, std::int64_t max) const {
     const Json& list = array(json, key);
     if (list.size() != 2) fail(fmt::format("has a '{}' that is not two numbers", key));
-    const Range range{number(list[0], key, 0, most), number(list[1], key, 0, most)};
+    const Range range{number(list[0], key, 0, max), number(list[1], key, 0, max)};
     if (range.end < range.begin) fail(fmt::format("has a '{}' that ends before it begins", key));
     return range;
   }
@@ -200,7 +200,7 @@ class Parser {
   std::vector<std::int64_t> shape(const Json& list, const std::string& name) const {
     if (!list.is_array()) fail(fmt::format("gives '{}' no shape", name));
     std::vector<std::int64_t> shape;
-    for (const Json& dim : list) shape.push_back(number(dim, "shape", 0, kMost));
+    for (const Json& dim : list) shape.push_back(number(dim, "shape", 0, kMax));
     if (num_elements(shape) < 0)
       fail(fmt::format("gives '{}' a shape of more than 2^60 elements", name));
     return shape;
@@ -212,7 +212,7 @@ class Parser {
     Piece part(item[0].get<std::string>(), shape(item[1], item[0].get<std::string>()));
     if (part.numel() == 0) fail(fmt::format("has a part of '{}' without elements", part.name));
     if (item.size() == 2) return part;
-    const auto edge = [&](std::size_t i) { return number(item[i], "parts", 0, kMost); };
+    const auto edge = [&](std::size_t i) { return number(item[i], "parts", 0, kMax); };
     const Range rows{edge(2), edge(3)}, columns{edge(4), edge(5)};
     if (rows.empty() || rows.end > part.rows.end || columns.empty() ||
         columns.end > part.columns.end) {
@@ -226,7 +226,7 @@ class Parser {
 
   SavedGroup group(const Json& json) const {
     SavedGroup group;
-    group.padded = integer(json, "padded", 1, kMost);
+    group.padded = integer(json, "padded", 1, kMax);
     group.shards = static_cast<int>(integer(json, "shards", 1, kMaxRanks));
     group.holders = static_cast<int>(integer(json, "holders", 1, kMaxRanks));
     group.place = to_index(integer(json, "place", 0, kMaxStates));
@@ -314,7 +314,7 @@ class Parser {
 
   void files(const Json& list, Manifest& manifest, bool is_vote = false) {
     for (const Json& item : list) {
-      FileRecord file{text(item, "name"), integer(item, "bytes", 0, 4 * kMost - 1), {}};
+      FileRecord file{text(item, "name"), integer(item, "bytes", 0, 4 * kMax - 1), {}};
       const bool plain = !file.name.empty() && file.name.size() <= 255 &&
                          file.name.front() != '.' && file.name != run_file::kManifest &&
                          std::ranges::all_of(file.name, [](char c) {
@@ -357,7 +357,7 @@ class Parser {
     if (!item.is_array() || item.size() != 6)
       fail(fmt::format("has a box of '{}' that is not a list of six numbers", tensor.name));
     std::array<std::int64_t, 6> n{};
-    for (std::size_t i = 0; i < n.size(); ++i) n[i] = number(item[i], "boxes", 0, 4 * kMost - 1);
+    for (std::size_t i = 0; i < n.size(); ++i) n[i] = number(item[i], "boxes", 0, 4 * kMax - 1);
     const StoredBox box{static_cast<std::size_t>(n[0]), {n[1], n[2]}, {n[3], n[4]}, n[5]};
     if (box.file >= manifest.files.size()) {
       fail(fmt::format("puts '{}' into file {}, it lists {}", tensor.name, box.file,
@@ -382,8 +382,8 @@ class Parser {
       fail(fmt::format("puts '{}' into {}, which is not among its files", tensor.name,
                        shown_json(name)));
     }
-    const Range range{integer(item, "begin", 0, kMost), integer(item, "end", 0, kMost)};
-    const std::int64_t offset = integer(item, "offset", 0, 4 * kMost - 1);
+    const Range range{integer(item, "begin", 0, kMax), integer(item, "end", 0, kMax)};
+    const std::int64_t offset = integer(item, "offset", 0, 4 * kMax - 1);
     if (range.empty() || range.end > whole.numel()) {
       fail(fmt::format("gives '{}' of {} elements the slice [{}, {})", tensor.name, whole.numel(),
                        range.begin, range.end));

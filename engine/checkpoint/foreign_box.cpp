@@ -7,7 +7,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kMostVisits = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxVisits = std::int64_t{1} << 27;
 
 /// Cuts space at every edge of a dim and looks at the boxes of each layer in the next dim.
 class Cover {
@@ -34,7 +34,7 @@ class Cover {
                     [&](const ForeignBox* box) { return own(box).offset + own(box).size <= edge; });
       for (; next != boxes.end() && own(*next).offset == edge; ++next) layer.push_back(*next);
       visits_ += std::ssize(layer) + 1;
-      if (visits_ > kMostVisits) return "its chunks lie in no order";
+      if (visits_ > kMaxVisits) return "its chunks lie in no order";
       if (std::string found = problem(layer, dim + 1); !found.empty()) return found;
     }
     return "";

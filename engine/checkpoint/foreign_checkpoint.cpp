@@ -17,8 +17,8 @@ namespace {
 fs::path follow_latest(const fs::path& folder) {
   for (const char* name : {"latest", "latest_universal"}) {
     if (!path_exists(folder / name)) continue;
-    constexpr std::uint64_t kMostTag = 4096;
-    std::string tag = read_file(folder / name, kMostTag);
+    constexpr std::uint64_t kMaxTag = 4096;
+    std::string tag = read_file(folder / name, kMaxTag);
     while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
     if (tag.empty() || tag == "." || tag == ".." || fs::path(tag).filename() != tag) {
       throw Error(ErrorKind::data, fmt::format("{} names '{}', which is no folder beside it",

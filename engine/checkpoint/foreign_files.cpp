@@ -84,8 +84,8 @@ std::int64_t count_of(const TorchFile& file, const PickleValue& value, const std
   } else {
     count = number_of(&value).value_or(-1);
   }
-  constexpr double kMost = 1e15;
-  if (!(count >= 0 && count < kMost) || count != std::floor(count))
+  constexpr double kMax = 1e15;
+  if (!(count >= 0 && count < kMax) || count != std::floor(count))
     fail(file->path(), fmt::format("{} is no whole number", what));
   return static_cast<std::int64_t>(count);
 }

@@ -28,7 +28,7 @@ constexpr std::int64_t kChunk = kCheckpointChunk / sizeof(float);
 /// One file of a checkpoint holds about so many bytes: each rank that resumes hashes the files that
 /// it reads.
 constexpr std::int64_t kFileBytes = std::int64_t{4} << 30;
-constexpr std::int64_t kMostFiles = 8;
+constexpr std::int64_t kMaxFiles = 8;
 
 [[noreturn]] void fail(const std::string& what, const std::string& hint) {
   throw Error(ErrorKind::data, what, hint);
@@ -143,7 +143,7 @@ class Writer {
     std::int64_t bytes = 0;
     for (const Item& item : items) bytes += 4 * item.box.numel();
     const auto files = static_cast<int>(
-        std::clamp<std::int64_t>((bytes + kFileBytes - 1) / kFileBytes, 1, kMostFiles));
+        std::clamp<std::int64_t>((bytes + kFileBytes - 1) / kFileBytes, 1, kMaxFiles));
     std::vector<CheckpointPart> parts(to_index(files));
     std::int64_t done = 0;
     for (Item& item : items) {

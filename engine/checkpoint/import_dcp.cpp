@@ -22,7 +22,7 @@ namespace {
 using Kind = PickleValue::Kind;
 
 constexpr const char* kMetadata = "torch.distributed.checkpoint.metadata.Metadata";
-constexpr std::uint64_t kMostMetadata = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxMetadata = std::uint64_t{1} << 30;
 
 struct StoredItem {
   std::string file;
@@ -78,8 +78,8 @@ class DcpFolder {
  private:
   /// Mapped, so that what is no pickle is refused by its first bytes.
   [[nodiscard]] std::span<const std::byte> program() const {
-    if (file_.bytes().size() > kMostMetadata)
-      fail(fmt::format("{} bytes, more than {}", file_.bytes().size(), kMostMetadata));
+    if (file_.bytes().size() > kMaxMetadata)
+      fail(fmt::format("{} bytes, more than {}", file_.bytes().size(), kMaxMetadata));
     return file_.bytes();
   }
 
@@ -130,8 +130,8 @@ class DcpFolder {
 
   ForeignTensor tensor_at(const std::string& name, const std::vector<std::int64_t>& shape,
                           const PickleValue& chunks) {
-    constexpr std::size_t kMostDims = 64;  // of torch
-    if (shape.size() > kMostDims) fail(fmt::format("'{}' has {} dims", shown(name), shape.size()));
+    constexpr std::size_t kMaxDims = 64;  // of torch
+    if (shape.size() > kMaxDims) fail(fmt::format("'{}' has {} dims", shown(name), shape.size()));
     ForeignTensor tensor(shape);
     std::vector<ForeignBox> boxes;
     for (const PickleValue* chunk : chunks.items) {

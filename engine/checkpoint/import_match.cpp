@@ -35,14 +35,14 @@ class Names {
  public:
   Names(const ForeignCheckpoint& foreign, const std::vector<WantedTensor>& wanted)
       : foreign_(foreign) {
-    std::size_t most = 0;
+    std::size_t max = 0;
     for (const std::string_view prefix : kPrefixes) {
       const auto count =
           static_cast<std::size_t>(std::ranges::count_if(wanted, [&](const WantedTensor& tensor) {
             return find_with(tensor, prefix).has_value();
           }));
-      if (count > most) prefix_ = prefix;
-      most = std::max(most, count);
+      if (count > max) prefix_ = prefix;
+      max = std::max(max, count);
     }
   }
   [[nodiscard]] std::optional<std::string> find(const WantedTensor& tensor) const {

@@ -235,9 +235,9 @@ void open_stage_1_2(const fs::path& folder, const ZeroFiles& files, ForeignCheck
       held += parts.back().numel();
     }
     // The buffer is filled up so that parts are equal and aligned; the filling is saved or not.
-    constexpr std::int64_t kMostFilling = 16;  // per rank
+    constexpr std::int64_t kMaxFilling = 16;  // per rank
     const std::int64_t total = offsets.back();
-    if (held < total || partition * world - total >= kMostFilling * world) {
+    if (held < total || partition * world - total >= kMaxFilling * world) {
       throw Error(
           ErrorKind::data,
           fmt::format("{}: group {} has {} elements in param_shapes, its partitions hold {}",

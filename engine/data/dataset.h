@@ -197,7 +197,7 @@ class TextDataset : public Dataset {
   [[nodiscard]] virtual int sequence() const = 0;    ///< tokens of a sample
   [[nodiscard]] virtual int vocab_size() const = 0;  ///< above every token
   /// Most sequences packed into one sample; 0 without packing.
-  [[nodiscard]] virtual int most_packed() const = 0;
+  [[nodiscard]] virtual int max_packed() const = 0;
   /// Whether a sample is a pair: the sequence of the chosen answer, then that of the rejected one.
   [[nodiscard]] virtual bool has_pairs() const { return false; }
   /// Tells pairs of files, in their order, from any others.

@@ -53,7 +53,7 @@ class MixedText final : public TextDataset {
         mixture_(mixture_of(members_, data, seed)) {
     for (const auto& member : members_) {
       vocab_size_ = std::max(vocab_size_, member->vocab_size());
-      most_packed_ = std::max(most_packed_, member->most_packed());
+      max_packed_ = std::max(max_packed_, member->max_packed());
     }
   }
 
@@ -61,7 +61,7 @@ class MixedText final : public TextDataset {
   [[nodiscard]] const Mixture* mixture() const override { return &mixture_; }
   [[nodiscard]] int sequence() const override { return members_.front()->sequence(); }
   [[nodiscard]] int vocab_size() const override { return vocab_size_; }
-  [[nodiscard]] int most_packed() const override { return most_packed_; }
+  [[nodiscard]] int max_packed() const override { return max_packed_; }
   [[nodiscard]] std::int64_t targets(std::int64_t index) const override {
     const auto place = places_.of(index);
     return members_[place.member]->targets(place.index);
@@ -76,7 +76,7 @@ class MixedText final : public TextDataset {
   std::vector<std::unique_ptr<TextDataset>> members_;
   Places places_;
   Mixture mixture_;
-  int vocab_size_ = 0, most_packed_ = 0;
+  int vocab_size_ = 0, max_packed_ = 0;
 };
 
 class MixedImages final : public ImageDataset {

@@ -23,7 +23,7 @@ class RandomRows final : public TextDataset {
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] int sequence() const override { return sequence_; }
   [[nodiscard]] int vocab_size() const override { return static_cast<int>(vocab_size_); }
-  [[nodiscard]] int most_packed() const override { return pairs_ ? 2 : 0; }
+  [[nodiscard]] int max_packed() const override { return pairs_ ? 2 : 0; }
   [[nodiscard]] bool has_pairs() const override { return pairs_; }
   [[nodiscard]] std::int64_t targets(std::int64_t) const override { return pairs_ ? 1 : sequence_; }
 

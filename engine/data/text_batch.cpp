@@ -27,21 +27,21 @@ HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
   batch.samples = host_tensor({rows}, at::kLong, pinned);
   batch.lengths = host_tensor({rows}, at::kInt, pinned);
   if (has_pairs()) batch.references = host_tensor({rows, 2}, at::kFloat, pinned);
-  if (most_packed() > 0) {
+  if (max_packed() > 0) {
     batch.positions = host_tensor({rows * length}, at::kInt, pinned);
-    batch.starts = host_tensor({rows * most_packed() + 1}, at::kInt, pinned);
+    batch.starts = host_tensor({rows * max_packed() + 1}, at::kInt, pinned);
     batch.longest = length;
   }
   return batch;
 }
 
 void TextDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) const {
-  const std::int64_t length = sequence(), most = most_packed();
+  const std::int64_t length = sequence(), max = max_packed();
   const TextRow out = {.tokens = row_of<std::int64_t>(batch.tokens, row, length),
                        .labels = row_of<std::int64_t>(batch.labels, row, length),
                        .weights = row_of<float>(batch.weights, row, length),
-                       .positions = most > 0 ? row_of<std::int32_t>(batch.positions, row, length)
-                                             : std::span<std::int32_t>()};
+                       .positions = max > 0 ? row_of<std::int32_t>(batch.positions, row, length)
+                                            : std::span<std::int32_t>()};
   std::vector<std::int32_t> starts;
   std::int64_t tokens = 0;
   if (index < 0) {
@@ -62,10 +62,10 @@ void TextDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) c
     if (index >= 0 && !references_.empty())
       std::ranges::copy_n(references_.begin() + 2 * index, 2, known.begin());
   }
-  if (most == 0) return;
-  DSTRAIN_CHECK(!starts.empty() && starts.front() == 0 && std::cmp_less_equal(starts.size(), most),
+  if (max == 0) return;
+  DSTRAIN_CHECK(!starts.empty() && starts.front() == 0 && std::cmp_less_equal(starts.size(), max),
                 "packed sequences of a sample");
-  const auto places = row_of<std::int32_t>(batch.starts, row, most);
+  const auto places = row_of<std::int32_t>(batch.starts, row, max);
   std::ranges::fill(places, -1);
   for (std::size_t i = 0; i < starts.size(); ++i)
     places[i] = static_cast<std::int32_t>(row * length) + starts[i];

@@ -40,7 +40,7 @@ class Rows final : public TextDataset {
     packing_ = pairs_         ? in_pairs(selection_.lengths.size())
                : data.packing ? pack(selection_.lengths, sequence_, seed)
                               : unpacked(selection_.lengths.size());
-    most_packed_ = pairs_ || data.packing ? packing_.max_samples : 0;
+    max_packed_ = pairs_ || data.packing ? packing_.max_samples : 0;
   }
 
   [[nodiscard]] std::int64_t size() const override { return packing_.rows(); }
@@ -48,7 +48,7 @@ class Rows final : public TextDataset {
   [[nodiscard]] int vocab_size() const override {
     return static_cast<int>(std::max(file_.summary().highest, file_.summary().pad)) + 1;
   }
-  [[nodiscard]] int most_packed() const override { return most_packed_; }
+  [[nodiscard]] int max_packed() const override { return max_packed_; }
   [[nodiscard]] bool has_pairs() const override { return pairs_; }
   [[nodiscard]] std::string pairs_key() const override {
     const std::string_view samples(reinterpret_cast<const char*>(selection_.samples.data()),
@@ -121,7 +121,7 @@ class Rows final : public TextDataset {
   TokenFiles file_;
   Selection selection_;
   Packing packing_;
-  int most_packed_ = 0;
+  int max_packed_ = 0;
 };
 
 }  // namespace

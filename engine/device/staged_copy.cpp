@@ -28,7 +28,7 @@ using Span = std::span<std::byte>;
 /// Moves bytes [offset, offset + span) of the host's side into or out of `buffer`, in a job.
 using Piece = std::function<void(HostPool& pool, Bytes offset, Span buffer)>;
 
-constexpr Bytes kLeastPart = Bytes{1} << 20;  ///< worth a thread of the pool
+constexpr Bytes kMinPart = Bytes{1} << 20;  ///< worth a thread of the pool
 
 std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
@@ -49,7 +49,7 @@ void require_equal(const at::Tensor& a, const at::Tensor& b) {
 void divide(HostPool& pool, Span buffer, const std::function<void(Bytes, Span)>& part) {
   const auto bytes = static_cast<Bytes>(buffer.size());
   const Bytes grain =
-      std::clamp(round_up(ceil_div(bytes, pool.num_threads()), HostFile::kAlignment), kLeastPart,
+      std::clamp(round_up(ceil_div(bytes, pool.num_threads()), HostFile::kAlignment), kMinPart,
                  HostFile::kPiece);
   pool.parallel_for(bytes, grain, [&](Bytes begin, Bytes end) {
     part(begin, buffer.subspan(to_index(begin), to_index(end - begin)));

@@ -21,7 +21,7 @@ using text::with_commas;
 constexpr std::int64_t kSequenceStep = 128;
 constexpr std::int64_t kUsualSequence = 512;    ///< where no sample could be measured
 constexpr std::int64_t kFewForSteps = 20;       ///< steps of an epoch that are few
-constexpr std::int64_t kLeastBatch = 8;         ///< rows of text
+constexpr std::int64_t kMinBatch = 8;           ///< rows of text
 constexpr std::int64_t kFewToHoldOut = 50;      ///< samples of which none is held out
 constexpr std::int64_t kFewForStatistics = 16;  ///< samples that are few for batch norm
 constexpr std::int64_t kManySteps = 1000;       ///< in one epoch, that is evaluated on the way
@@ -46,10 +46,10 @@ std::string some_of(const std::vector<std::string>& names) {
 
 /// Tokens of a row of text.
 std::int64_t sequence_of(const Facts& facts) {
-  const std::int64_t most = facts.model.positions;
+  const std::int64_t max = facts.model.positions;
   const std::int64_t wanted =
       facts.lengths.looked == 0 ? kUsualSequence : round_up(facts.lengths.p95, kSequenceStep);
-  return most > 0 ? std::min(wanted, most) : wanted;
+  return max > 0 ? std::min(wanted, max) : wanted;
 }
 
 /// Rows of packed text of an epoch; 0: not known.
@@ -63,7 +63,7 @@ std::int64_t packed_rows(const Facts& facts) {
 /// Packed rows of few samples would be an epoch of hardly any steps.
 bool is_packed(const Facts& facts) {
   return !facts.data.pairs &&
-         (facts.lengths.looked == 0 || packed_rows(facts) >= kFewForSteps * kLeastBatch);
+         (facts.lengths.looked == 0 || packed_rows(facts) >= kFewForSteps * kMinBatch);
 }
 
 /// Images, or rows of text, of an epoch; 0: not known.
@@ -272,8 +272,8 @@ void Drafter::write_optimizer() {
   for (DraftLine& line : optimizer_lines(facts_, choices_, global_))
     lines_.push_back(std::move(line));
   const std::int64_t steps = steps_of_epoch() * epochs_;
-  constexpr std::int64_t kMostWarmup = 100;
-  const std::int64_t warmup = steps == 0 ? 10 : std::min(steps * 3 / 100, kMostWarmup);
+  constexpr std::int64_t kMaxWarmup = 100;
+  const std::int64_t warmup = steps == 0 ? 10 : std::min(steps * 3 / 100, kMaxWarmup);
   if (warmup > 0)
     add("optimizer.warmup_steps", fmt::format("{}", warmup),
         steps == 0 ? "a few" : fmt::format("of about {} steps", with_commas(steps)));
@@ -303,8 +303,8 @@ int global_batch(const Facts& facts) {
   const std::int64_t rows = rows_of_epoch(facts);
   const bool text = facts.data.is_text();
   std::int64_t global = text ? 32 : rows >= 20000 ? 256 : rows >= 5000 ? 128 : 64;
-  const std::int64_t least = text ? kLeastBatch : kFewForStatistics;
-  while (global > least && rows > 0 && rows / global < kFewForSteps) global /= 2;
+  const std::int64_t min = text ? kMinBatch : kFewForStatistics;
+  while (global > min && rows > 0 && rows / global < kFewForSteps) global /= 2;
   return static_cast<int>(global);
 }
 

@@ -55,13 +55,13 @@ std::optional<DataFacts> published_set(const fs::path& folder, const std::string
 
 /// Whether an image lies at any depth in the folder, as far as one looks.
 bool has_image_files(const fs::path& folder) {
-  constexpr int kMostEntries = 100000;
+  constexpr int kMaxEntries = 100000;
   int looked = 0;
   std::error_code failed;
   for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
        at.increment(failed)) {
     if (formats::is_image_name(at->path())) return true;
-    if (++looked > kMostEntries) return false;
+    if (++looked > kMaxEntries) return false;
   }
   return false;
 }

@@ -124,8 +124,8 @@ std::optional<TarEntry> parse_tar_header(std::string_view block, const std::stri
   return entry;
 }
 
-void unpack(const fs::path& archive, const fs::path& folder, std::int64_t most_bytes) {
-  constexpr int kMostEntries = 1'000'000;
+void unpack(const fs::path& archive, const fs::path& folder, std::int64_t max_bytes) {
+  constexpr int kMaxEntries = 1'000'000;
   const std::string name = archive.string();
   GzipReader reader(archive);
   std::vector<char> buffer(std::size_t{1} << 20);
@@ -139,14 +139,14 @@ void unpack(const fs::path& archive, const fs::path& folder, std::int64_t most_b
         refuse_archive(name, "it holds more than it should");
       return;
     }
-    if (entries >= kMostEntries || entry->size > most_bytes - total)
+    if (entries >= kMaxEntries || entry->size > max_bytes - total)
       refuse_archive(name, "it holds more than it should");
     total += entry->size;
     const std::size_t padding = padding_of(entry->size);
     if (entry->records) {
-      constexpr std::int64_t kMostRecords = std::int64_t{64} << 10;
+      constexpr std::int64_t kMaxRecords = std::int64_t{64} << 10;
       const auto want = static_cast<std::size_t>(entry->size) + padding;
-      if (entry->size > kMostRecords || reader.read(buffer.data(), want) != want)
+      if (entry->size > kMaxRecords || reader.read(buffer.data(), want) != want)
         refuse_archive(name, "it is cut off, or broken");
       for (const char* key : {" path=", " size=", " linkpath=", " GNU.sparse."})
         if (std::string_view(buffer.data(), want).find(key) != std::string_view::npos)

@@ -26,9 +26,9 @@ inline constexpr std::size_t kTarBlock = 512;
 
 /// Unpacks a .tar.gz into `folder`: regular files and folders alone, with the modes that this
 /// process gives to any file. Times and owners in pax records are passed over; records that say
-/// another path or size are refused. At most `most_bytes` and a million entries. A file that is
+/// another path or size are refused. At most `max_bytes` and a million entries. A file that is
 /// there is refused. Error{data} for an archive that is broken or holds anything else.
 void unpack(const std::filesystem::path& archive, const std::filesystem::path& folder,
-            std::int64_t most_bytes);
+            std::int64_t max_bytes);
 
 }  // namespace dstrain::hub

@@ -26,7 +26,7 @@ constexpr Archive kArchives[] = {
      .size = 168'513'733,
      .hash = Hash::sha256,
      .digest = "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-     .most_bytes = kGiB,
+     .max_bytes = kGiB,
      .about = "CIFAR-100, binary version"},
     {.name = "food101",
      .folder = "food-101",
@@ -34,7 +34,7 @@ constexpr Archive kArchives[] = {
      .size = 4'996'278'331,
      .hash = Hash::md5,  // as torchvision states it; nobody states another one
      .digest = "85eeb15f3717b99a5da872d97d918f87",
-     .most_bytes = 8 * kGiB,
+     .max_bytes = 8 * kGiB,
      .about = "Food-101"},
 };
 
@@ -72,7 +72,7 @@ fs::path bring_archive(const Archive& archive, const fs::path& data,
   fs::remove_all(fresh, ignored);
   try {
     make_folder(fresh);
-    unpack(packed, fresh, archive.most_bytes);
+    unpack(packed, fresh, archive.max_bytes);
     if (path_kind(fresh / archive.folder) != PathKind::folder)
       throw Error(ErrorKind::data, fmt::format("{} holds no {}", packed.string(), archive.folder));
     std::error_code error;

@@ -19,7 +19,7 @@ struct Archive {
   std::int64_t size;
   Hash hash;
   std::string_view digest;
-  std::int64_t most_bytes;  ///< of its files
+  std::int64_t max_bytes;  ///< of its files
   std::string_view about;
 };
 [[nodiscard]] std::span<const Archive> archives();

@@ -103,10 +103,10 @@ SSL_CTX* tls_context() {
 }  // namespace
 
 milliseconds patience() {
-  constexpr int kMostSeconds = 3600;
+  constexpr int kMaxSeconds = 3600;
   const char* given = std::getenv("HF_HUB_DOWNLOAD_TIMEOUT");
   const int seconds = given == nullptr ? 0 : std::atoi(given);
-  return std::chrono::seconds(seconds < 1 || seconds > kMostSeconds ? 10 : seconds);
+  return std::chrono::seconds(seconds < 1 || seconds > kMaxSeconds ? 10 : seconds);
 }
 
 std::string certificate_file() {

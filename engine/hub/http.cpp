@@ -102,13 +102,13 @@ std::unique_ptr<HttpResponse> follow(const HttpRequest& request) {
 }  // namespace
 
 void pause_before_retry(int attempt, const std::optional<std::string>& retry_after) {
-  constexpr int kMostSeconds = 60;
+  constexpr int kMaxSeconds = 60;
   int seconds = 1 << std::min(attempt, 5);
   if (retry_after) {
     int asked = 0;
     const char* end = retry_after->data() + retry_after->size();
     if (std::from_chars(retry_after->data(), end, asked).ptr == end && asked >= 0)
-      seconds = std::min(asked, kMostSeconds);
+      seconds = std::min(asked, kMaxSeconds);
   }
   std::this_thread::sleep_for(std::chrono::seconds(seconds));
 }
@@ -212,12 +212,12 @@ bool HttpResponse::next_chunk() {
 
 /// Ends a transfer that a server keeps open with next to nothing.
 void HttpResponse::watch_rate(std::size_t bytes) {
-  constexpr std::int64_t kLeastBytesPerSecond = 100;
+  constexpr std::int64_t kMinBytesPerSecond = 100;
   window_bytes_ += static_cast<std::int64_t>(bytes);
   const std::int64_t window = std::chrono::nanoseconds(6 * patience()).count();
   const std::int64_t now = now_ns();
   if (now - window_start_ns_ < window) return;
-  if (window_bytes_ < kLeastBytesPerSecond * (window / 1'000'000'000))
+  if (window_bytes_ < kMinBytesPerSecond * (window / 1'000'000'000))
     throw Error(ErrorKind::again, fmt::format("{} sent {} bytes in {} s", url_.host, window_bytes_,
                                               window / 1'000'000'000));
   window_start_ns_ = now;

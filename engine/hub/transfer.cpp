@@ -119,7 +119,7 @@ bool goes_on(const Remote& remote, const Part& part, const HttpResponse& respons
 
 /// Asks for what the part lacks until it is whole.
 void fill(const Remote& remote, Part& part, const std::function<void(int)>& refuse) {
-  constexpr int kMostCuts = 5;  // without a byte that is new
+  constexpr int kMaxCuts = 5;  // without a byte that is new
   std::int64_t best = part.size();
   std::vector<char> buffer(kBufferBytes);
   for (int cuts = 0; part.size() < remote.size;) {
@@ -127,7 +127,7 @@ void fill(const Remote& remote, Part& part, const std::function<void(int)>& refu
     if (!goes_on(remote, part, *response, refuse)) {
       part.start_again();
       if (response->status() == 416) {
-        if (++cuts > kMostCuts) refuse(416);
+        if (++cuts > kMaxCuts) refuse(416);
         continue;
       }
     }
@@ -139,7 +139,7 @@ void fill(const Remote& remote, Part& part, const std::function<void(int)>& refu
       if (error.kind() != ErrorKind::again) throw;
       cuts = part.size() > best ? 0 : cuts + 1;
       best = std::max(best, part.size());
-      if (cuts > kMostCuts) throw Error(ErrorKind::hosts, error.what(), error.hint());
+      if (cuts > kMaxCuts) throw Error(ErrorKind::hosts, error.what(), error.hint());
       pause_before_retry(cuts, cuts == 0 ? std::optional<std::string>("0") : std::nullopt);
     }
   }

@@ -56,13 +56,13 @@ void take_torchrun(Import& import) {
   } else if (nodes != nullptr) {
     const std::string& text = nodes->node.text;
     const std::size_t colon = std::min(text.find(':'), text.size());
-    const std::string least = text.substr(0, colon);
-    const std::string most = colon == text.size() ? least : text.substr(colon + 1);
-    if (!is_count(least) || !is_count(most) || *python_whole(most) < *python_whole(least))
+    const std::string min = text.substr(0, colon);
+    const std::string max = colon == text.size() ? min : text.substr(colon + 1);
+    if (!is_count(min) || !is_count(max) || *python_whole(max) < *python_whole(min))
       return import.error(nodes, fmt::format("{} is no number of nodes", nodes->value),
                           "use N, or MIN:MAX");
-    ranks.nodes = *python_whole(most);
-    import.least_nodes = *python_whole(least) < ranks.nodes ? *python_whole(least) : 0;
+    ranks.nodes = *python_whole(max);
+    import.min_nodes = *python_whole(min) < ranks.nodes ? *python_whole(min) : 0;
   }
   if (each == nullptr) {  // torchrun starts one; in a batch script others may count
     if (import.torchrun && !import.has(Table::sbatch)) ranks.per_node = 1;
@@ -227,14 +227,14 @@ void derive_launch(Import& import) {
     slurm_hosts(import);
   if (import.flag(deepspeed_command, "elastic_training").value_or(false)) {
     import.result.launch.insert(import.result.launch.end(), {"--max-restarts", "3"});
-    const long least = import.whole(deepspeed_command, "min_elastic_nodes").value_or(0);
-    if (least > 0 && ranks.per_node > 0 && least <= kMaxRanks)
+    const long min = import.whole(deepspeed_command, "min_elastic_nodes").value_or(0);
+    if (min > 0 && ranks.per_node > 0 && min <= kMaxRanks)
       import.result.launch.insert(import.result.launch.end(),
-                                  {"--min-ranks", fmt::format("{}", least * ranks.per_node)});
+                                  {"--min-ranks", fmt::format("{}", min * ranks.per_node)});
   }
-  if (import.least_nodes > 0 && ranks.per_node > 0 && import.least_nodes <= kMaxRanks)
+  if (import.min_nodes > 0 && ranks.per_node > 0 && import.min_nodes <= kMaxRanks)
     words.insert(words.end(),
-                 {"--min-ranks", fmt::format("{}", import.least_nodes * ranks.per_node)});
+                 {"--min-ranks", fmt::format("{}", import.min_nodes * ranks.per_node)});
   launch_words(import, slurm);
 }
 

@@ -185,8 +185,8 @@ void deepspeed_warmup(Import& import, double lr, Given* minimum, bool ratio) {
   import.set("optimizer.warmup_shift", "-1",
              std::string("DeepSpeed takes two updates at the start"));
   if (minimum == nullptr) return;
-  const double least = import.number(minimum->table, minimum->path).value_or(0);
-  const double share = ratio ? least : lr > 0 ? least / lr : 0;
+  const double min = import.number(minimum->table, minimum->path).value_or(0);
+  const double share = ratio ? min : lr > 0 ? min / lr : 0;
   if (share != 0)
     import.set("optimizer.warmup_ratio", fmt::format("{}", share), minimum);
   else
@@ -215,7 +215,7 @@ void refuse_foreign(Import& import, std::initializer_list<const char*> names,
 
 void deepspeed_schedule(Import& import, Given* given) {
   const std::string type = given->node.text;
-  Given* least = import.find(kDs, schedule_param("warmup_min_lr"));
+  Given* min = import.find(kDs, schedule_param("warmup_min_lr"));
   if (type == "WarmupLR" || type == "WarmupDecayLR") {
     Given* top = import.find(kDs, schedule_param("warmup_max_lr"));
     if (top != nullptr) {
@@ -230,7 +230,7 @@ void deepspeed_schedule(Import& import, Given* given) {
     }
     const auto lr = import.settings().find("optimizer.lr");
     deepspeed_warmup(import,
-                     lr == import.settings().end() ? 0 : std::atof(lr->second.value.c_str()), least,
+                     lr == import.settings().end() ? 0 : std::atof(lr->second.value.c_str()), min,
                      false);
     refuse_foreign(import, {"warmup_min_ratio", "cos_min_ratio"}, type);
     if (type == "WarmupLR") {

@@ -10,7 +10,7 @@
 namespace dstrain::importing {
 namespace {
 
-constexpr long kMost = 1 << 20;
+constexpr long kMax = 1 << 20;
 
 /// A count as sbatch takes it: digits, above 0.
 std::optional<long> count_of(std::string_view text) {
@@ -18,7 +18,7 @@ std::optional<long> count_of(std::string_view text) {
                       std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
   if (!digits) return std::nullopt;
   const long count = std::stol(std::string(text));
-  return count >= 1 && count <= kMost ? std::optional(count) : std::nullopt;
+  return count >= 1 && count <= kMax ? std::optional(count) : std::nullopt;
 }
 
 std::vector<std::string_view> parts_of(std::string_view text, char mark) {
@@ -73,12 +73,12 @@ class RequestReader {
   void read_tasks() {
     const Given* all = find("ntasks");
     const Given* each = find("ntasks_per_node");
-    const long most = each == nullptr ? 0 : count(each);
-    request_.tasks = most;
+    const long max = each == nullptr ? 0 : count(each);
+    request_.tasks = max;
     if (all == nullptr) return;
     const long tasks = count(all);
     if (tasks == 0) return;
-    if (request_.nodes == 0 && most > 0) request_.nodes = (tasks + most - 1) / most;
+    if (request_.nodes == 0 && max > 0) request_.nodes = (tasks + max - 1) / max;
     if (request_.nodes == 0) assume_one_node(all);
     request_.total_tasks = tasks;
     if (tasks % request_.nodes != 0)
@@ -86,10 +86,10 @@ class RequestReader {
                     fmt::format("{} tasks on {} nodes; dstrain starts as many ranks on each node",
                                 tasks, request_.nodes),
                     "use a multiple of the nodes, or --ntasks-per-node");
-    else if (most > 0 && tasks / request_.nodes > most)
+    else if (max > 0 && tasks / request_.nodes > max)
       import_.error(
           all,
-          fmt::format("{} tasks on {} nodes are more than {} a node", tasks, request_.nodes, most),
+          fmt::format("{} tasks on {} nodes are more than {} a node", tasks, request_.nodes, max),
           "correct --ntasks-per-node");
     else
       request_.tasks = tasks / request_.nodes;
@@ -302,8 +302,8 @@ void signal_words(Import& import) {
   const std::string_view time = at == rest.size() ? "60" : rest.substr(at + 1);
   if (name.starts_with("SIG")) name.remove_prefix(3);
   const bool known = std::ranges::find(kNames, name) != std::end(kNames) ||
-                     count_of(name).value_or(kMost) <= SIGRTMAX;
-  const bool seconds = time == "0" || count_of(time).value_or(kMost) <= 65535;
+                     count_of(name).value_or(kMax) <= SIGRTMAX;
+  const bool seconds = time == "0" || count_of(time).value_or(kMax) <= 65535;
   if (!known || !seconds)
     return import.error(given, fmt::format("{} is not [R][B]:SIGNAL[@SECONDS]", given->value),
                         "correct the value");

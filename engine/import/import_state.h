@@ -24,9 +24,9 @@ struct Setting {
 /// What a batch script asks Slurm for; 0 and empty: not said.
 struct BatchRequest {
   long nodes = 0;
-  long tasks = 0;          ///< of a node
-  long total_tasks = 0;    ///< as --ntasks says
-  long gpus = 0;           ///< of a node
+  long tasks = 0;        ///< of a node
+  long total_tasks = 0;  ///< as --ntasks says
+  long gpus = 0;         ///< of a node
   std::string gpu_type = {};
   long cpus_per_task = 0;
   std::string other_gres = {};  ///< --gres without GPUs
@@ -85,7 +85,7 @@ class Import {
   std::vector<std::string> configs;            ///< each --deepspeed and --deepspeed_config of it
   bool torchrun = false;                       ///< the launcher is torchrun
   std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES before `deepspeed`
-  long least_nodes = 0;                        ///< of an elastic job; 0: not elastic
+  long min_nodes = 0;                          ///< of an elastic job; 0: not elastic
   std::vector<std::string> hosts;              ///< options of the launch that name hosts
   bool first_slots = true;                     ///< each of those hosts gives its slots 0, 1, ...
 

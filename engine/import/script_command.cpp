@@ -11,7 +11,7 @@ using Variables = std::map<std::string, std::string>;
 using Words = std::vector<std::string>;
 
 /// Variables that name each other do not grow without bound.
-constexpr std::size_t kMostGrowth = 1 << 14;
+constexpr std::size_t kMaxGrowth = 1 << 14;
 
 bool is_name(char c, bool first) {
   return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -131,9 +131,9 @@ class LineCutter {
       known = plain && found != variables_.end();
       if (known) value = found->second;
     }
-    if (known && (grown_ += value.size()) <= kMostGrowth && !quoted) return split(value, size);
+    if (known && (grown_ += value.size()) <= kMaxGrowth && !quoted) return split(value, size);
     open_ = true;
-    word_ += known && grown_ <= kMostGrowth ? value : std::string(rest.substr(0, size));
+    word_ += known && grown_ <= kMaxGrowth ? value : std::string(rest.substr(0, size));
     at_ += size;
   }
   /// The value of an unquoted variable is words of its own.

@@ -11,7 +11,7 @@
 namespace dstrain::kernels::cuda {
 
 /// Shared memory that a block has on every GPU from 7.5 on: who may need more has another way.
-inline constexpr std::size_t kLeastSharedBlock = 64 * 1024;
+inline constexpr std::size_t kMinSharedBlock = 64 * 1024;
 
 /// Limits of the current device, lowered by DSTRAIN_GPU_AS ("8.6"), by which a newer GPU tests what
 /// older ones do; those of 9.0 where there is no GPU.

@@ -14,11 +14,11 @@ bool works(const ModelSizes& sizes, std::int64_t kv_heads, std::int64_t degree) 
          (kv_heads % degree == 0 || degree % kv_heads == 0);
 }
 
-/// The nearest degrees up to `most` that work, as a hint.
+/// The nearest degrees up to `max` that work, as a hint.
 template <class Works>
-std::string nearest(int wish, std::int64_t most, const Works& works) {
+std::string nearest(int wish, std::int64_t max, const Works& works) {
   std::int64_t below = 1, above = 0;
-  for (std::int64_t degree = 1; degree <= most && above == 0; ++degree) {
+  for (std::int64_t degree = 1; degree <= max && above == 0; ++degree) {
     if (!works(degree)) continue;
     (degree < wish ? below : above) = degree;
   }

@@ -289,18 +289,18 @@ Workspace Moe::workspace(std::int64_t rows, int compute_bytes) const {
   // The experts: the product of gate and up until it is multiplied. Backward, the gradient of what
   // they returned has taken its place, and beside it stand the product's gradient, those of gate
   // and up, and the product once more, or then the gradient of their rows.
-  Workspace most{.forward = hidden, .backward = std::max(4 * hidden, 2 * hidden + wide)};
+  Workspace max{.forward = hidden, .backward = std::max(4 * hidden, 2 * hidden + wide)};
   if (ranks() > 1) {
     // Rows before and after an exchange or a sort.
-    most.forward = std::max(most.forward, 2 * wide);
-    most.backward += wide;
+    max.forward = std::max(max.forward, 2 * wide);
+    max.backward += wide;
   }
-  if (!shared_) return most;
+  if (!shared_) return max;
   // The shared expert runs before them, and backward when they have let go of what they kept.
   const Workspace shared = shared_->workspace(rows, compute_bytes);
-  most.forward = std::max(most.forward, shared.forward);
-  most.backward = std::max(most.backward, shared.backward + 2 * stream - 2 * wide - 2 * hidden);
-  return most;
+  max.forward = std::max(max.forward, shared.forward);
+  max.backward = std::max(max.backward, shared.backward + 2 * stream - 2 * wide - 2 * hidden);
+  return max;
 }
 
 void Moe::add_exchanges(std::vector<Exchange>& list, std::int64_t rows, int compute_bytes) const {

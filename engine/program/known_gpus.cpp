@@ -138,12 +138,12 @@ const KnownGpu* find_gpu(const std::string& name) {
     if (holds(words, other)) return nullptr;
   }
   const KnownGpu* found = nullptr;
-  std::size_t most = 0;
+  std::size_t max = 0;
   for (const KnownGpu& gpu : kGpus) {
     const std::vector<std::string> asked = words_of(gpu.words);
     const bool all =
         std::ranges::all_of(asked, [&](const auto& word) { return holds(words, word); });
-    if (all && asked.size() > most) found = &gpu, most = asked.size();
+    if (all && asked.size() > max) found = &gpu, max = asked.size();
   }
   return found;
 }

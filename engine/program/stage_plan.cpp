@@ -62,7 +62,7 @@ double stage_bytes(const StageCosts& costs, int ranks) {
 /// `layout`; nothing where no limit of the memory is known.
 std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
                                  const ProgramOptions& options, const Machine& machine) {
-  std::optional<double> least;
+  std::optional<double> min;
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
     const ProgramOptions one = {.micro_batches = 1, .peer_copies = recipe.parallel.peer_copies};
     const Program program = training_program(layout, cost, one, c);
@@ -75,10 +75,10 @@ std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, con
     const auto left = static_cast<double>(limit.bytes - limit.fixed - ledger.allocated() +
                                           ledger.activations - workspace);
     // As many batches as micro-batches are under way, and two are counted above.
-    least = std::min(least.value_or(left), left);
+    min = std::min(min.value_or(left), left);
   }
-  return *least - static_cast<double>(cost.batch_bytes) *
-                      std::min(options.micro_batches, 2 * layout.pipeline_degree());
+  return *min - static_cast<double>(cost.batch_bytes) *
+                    std::min(options.micro_batches, 2 * layout.pipeline_degree());
 }
 
 class StagePlanner {
@@ -117,9 +117,9 @@ double StagePlanner::limit(const Recipe& recipe, const Layout& layout, const Mod
                            const ProgramOptions& options, const Machine& machine) const {
   const double stage = stage_bytes(costs_, ranks_);
   if (config_.in_flight > 0) return config_.in_flight * stage;
-  const double most = 2 * ranks_ * stage;
+  const double max = 2 * ranks_ * stage;
   const auto left = free_bytes(recipe, layout, cost, options, machine);
-  return left ? std::clamp(*left, ranks_ * stage, most) : most;
+  return left ? std::clamp(*left, ranks_ * stage, max) : max;
 }
 
 bool StagePlanner::fits(const CutSchedule& cut, const StageCosts& costs) const {

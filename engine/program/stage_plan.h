@@ -27,6 +27,6 @@ struct StagePlan {
 /// more micro-batches. `moves`: as in search_cut.
 [[nodiscard]] StagePlan plan_stages(const Recipe& recipe, const Layout& layout,
                                     const ModelCost& cost, const ProgramOptions& options,
-                                    const Machine& machine, int moves = kMostMoves);
+                                    const Machine& machine, int moves = kMaxMoves);
 
 }  // namespace dstrain

@@ -51,8 +51,8 @@ CutSchedule search_cut(ScheduleName name, const std::vector<int>& rank, int micr
   const int chunks = static_cast<int>(rank.size()), blocks = static_cast<int>(costs.blocks.size());
   std::vector<double> all;
   for (const ChunkCost& block : costs.blocks) all.push_back(block.all());
-  CutSchedule best = schedule_cut(
-      name, {.first_block = least_maximum_cut(all, chunks), .rank = rank}, micro_batches, costs);
+  CutSchedule best = schedule_cut(name, {.first_block = minimax_cut(all, chunks), .rank = rank},
+                                  micro_batches, costs);
   int tries = 0;
   for (bool better = chunks > 1; better && tries < moves;) {
     better = false;

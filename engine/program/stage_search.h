@@ -28,9 +28,9 @@ struct CutSchedule {
 /// Chunks on the ranks that `rank` names: from the cut whose dearest chunk costs least, blocks move
 /// from one chunk to another as long as the visits end sooner, at most `moves` tries in a fixed
 /// order.
-inline constexpr int kMostMoves = 300;
+inline constexpr int kMaxMoves = 300;
 [[nodiscard]] CutSchedule search_cut(ScheduleName name, const std::vector<int>& rank,
                                      int micro_batches, const StageCosts& costs,
-                                     int moves = kMostMoves);
+                                     int moves = kMaxMoves);
 
 }  // namespace dstrain

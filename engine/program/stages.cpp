@@ -41,7 +41,7 @@ Stages even_stages(int blocks, int ranks) {
   return even_stages(blocks, chunk_ranks(ranks, 1, ChunkOrder::loop));
 }
 
-std::vector<int> least_maximum_cut(const std::vector<double>& costs, int chunks) {
+std::vector<int> minimax_cut(const std::vector<double>& costs, int chunks) {
   const int blocks = static_cast<int>(costs.size());
   DSTRAIN_CHECK(chunks >= 1 && chunks <= blocks, "a pipeline needs at least a block per chunk");
   std::vector<double> sum = {0};
@@ -54,9 +54,9 @@ std::vector<int> least_maximum_cut(const std::vector<double>& costs, int chunks)
   for (std::size_t c = 1; c < best.size(); ++c) {
     for (std::size_t b = c; b <= to_index(blocks); ++b) {
       for (std::size_t first = c - 1; first < b; ++first) {
-        const double most = std::max(best[c - 1][first], sum[b] - sum[first]);
-        if (most >= best[c][b]) continue;
-        best[c][b] = most;
+        const double max = std::max(best[c - 1][first], sum[b] - sum[first]);
+        if (max >= best[c][b]) continue;
+        best[c][b] = max;
         begin[c][b] = static_cast<int>(first);
       }
     }

@@ -37,6 +37,6 @@ enum class ChunkOrder {
 
 /// The cut into consecutive chunks, at least one block each, whose dearest chunk costs least: the
 /// first block of each. `costs` of the blocks, not negative.
-[[nodiscard]] std::vector<int> least_maximum_cut(const std::vector<double>& costs, int chunks);
+[[nodiscard]] std::vector<int> minimax_cut(const std::vector<double>& costs, int chunks);
 
 }  // namespace dstrain

@@ -312,14 +312,14 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
                             data_ranks, places),
                 fmt::format("use at most {}", per_rank));
   }
-  constexpr std::int64_t kMostMicroBatches = 65536;  // a program lists the actions of each
-  if (micro_batches > kMostMicroBatches) {
+  constexpr std::int64_t kMaxMicroBatches = 65536;  // a program lists the actions of each
+  if (micro_batches > kMaxMicroBatches) {
     throw Error(
         ErrorKind::usage,
         fmt::format(
             "batch.micro: {} makes {} accumulation steps of {} samples per rank, more than {}",
-            batch.micro, micro_batches, per_rank, kMostMicroBatches),
-        fmt::format("use batch.micro: {} or more", ceil_div(per_rank, kMostMicroBatches)));
+            batch.micro, micro_batches, per_rank, kMaxMicroBatches),
+        fmt::format("use batch.micro: {} or more", ceil_div(per_rank, kMaxMicroBatches)));
   }
   return {.global = batch.global,
           .data_ranks = data_ranks,
@@ -411,8 +411,8 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   // Schedules are chosen by estimates of their memory. 1F1B holds the least.
   Recipe plain = recipe;
   plain.parallel.stages.schedule = ScheduleName::one_f_one_b;
-  Strategy least = strategy_of(plain, cost, world_size, machine, rank);
-  return stages_fit(least, recipe, cost, machine) ? std::move(least) : std::move(strategy);
+  Strategy min = strategy_of(plain, cost, world_size, machine, rank);
+  return stages_fit(min, recipe, cost, machine) ? std::move(min) : std::move(strategy);
 }
 
 }  // namespace dstrain

@@ -235,9 +235,9 @@ bool reads(const DatasetRow& row, std::string_view path) {
 bool may_be_of_hub(const DatasetRow& row) { return row.modality == text || row.parquet; }
 
 int jpeg_lanes(const DataConfig& data) {
-  constexpr int kMostLanes = 4;
+  constexpr int kMaxLanes = 4;
   if (data.decode != Decoder::gpu || !reads(dataset_row(data.name), "data.decode")) return 0;
-  return std::min(data.workers, kMostLanes);
+  return std::min(data.workers, kMaxLanes);
 }
 
 bool is_generated(const DatasetRow& row) { return reads(row, "data.samples"); }

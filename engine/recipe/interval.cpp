@@ -27,7 +27,7 @@ struct Unit {
   std::int64_t seconds;
 };
 constexpr Unit kUnits[] = {{'h', 3600}, {'m', 60}, {'s', 1}};
-constexpr std::int64_t kMostSeconds = 30 * 86'400;
+constexpr std::int64_t kMaxSeconds = 30 * 86'400;
 
 /// 0 for what is no time.
 std::int64_t seconds_from(const std::string& text) {
@@ -36,7 +36,7 @@ std::int64_t seconds_from(const std::string& text) {
     if (text.back() != unit.letter) continue;
     const Number<long> count = read_integer(text.substr(0, text.size() - 1));
     const bool good =
-        count.value && *count.value >= 1 && *count.value <= kMostSeconds / unit.seconds;
+        count.value && *count.value >= 1 && *count.value <= kMaxSeconds / unit.seconds;
     return good ? *count.value * unit.seconds : 0;
   }
   return 0;

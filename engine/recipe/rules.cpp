@@ -211,7 +211,7 @@ void statistics_have_samples(const Recipe& r, RuleContext& context) {
 }
 
 struct ChunkRange {
-  int least = 1, most = 64;
+  int min = 1, max = 64;
 };
 
 /// Chunks per rank that a schedule can have.
@@ -221,7 +221,7 @@ ChunkRange chunks_of(ScheduleName schedule) {
     case ScheduleName::one_f_one_b:
       return {1, 1};
     case ScheduleName::interleaved:
-      return {.least = 2};
+      return {.min = 2};
     case ScheduleName::dual_pipe_v:
       return {2, 2};
     case ScheduleName::automatic:
@@ -234,12 +234,12 @@ ChunkRange chunks_of(ScheduleName schedule) {
 void schedule_has_its_chunks(const Recipe& r, RuleContext& context) {
   const StagesConfig& stages = r.parallel.stages;
   const ChunkRange range = chunks_of(stages.schedule);
-  if (stages.chunks == 0 || (stages.chunks >= range.least && stages.chunks <= range.most)) return;
+  if (stages.chunks == 0 || (stages.chunks >= range.min && stages.chunks <= range.max)) return;
   context.error("parallel.stages.chunks",
                 fmt::format("{} chunks per rank under parallel.stages.schedule {}", stages.chunks,
                             spelling(stages.schedule)),
-                range.least == range.most ? fmt::format("use {}, or 0", range.least)
-                                          : fmt::format("use {} or more, or 0", range.least));
+                range.min == range.max ? fmt::format("use {}, or 0", range.min)
+                                       : fmt::format("use {} or more, or 0", range.min));
 }
 
 void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
@@ -249,10 +249,10 @@ void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
   const bool whole = count % p.pipeline == 0;
   const int chunks = whole ? count / p.pipeline : 0;
   const ChunkRange range = chunks_of(p.stages.schedule);
-  if (whole && chunks >= range.least && chunks <= range.most &&
+  if (whole && chunks >= range.min && chunks <= range.max &&
       (p.stages.chunks == 0 || p.stages.chunks == chunks))
     return;
-  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.least, range.most);
+  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.min, range.max);
   context.error("parallel.stages.layers",
                 fmt::format("{} chunks on {} ranks (parallel.pipeline) under schedule {}", count,
                             p.pipeline, spelling(p.stages.schedule)),

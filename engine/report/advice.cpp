@@ -16,7 +16,7 @@ namespace dstrain::report {
 namespace {
 
 constexpr std::size_t kMaxAdvice = 5;
-constexpr double kLeastShare = 0.02;  // of a step
+constexpr double kMinShare = 0.02;  // of a step
 
 double part_share(const RunFigures& run, Part part) {
   if (run.mean_split.step_s <= 0) return 0;
@@ -188,7 +188,7 @@ std::optional<Advice> allocations(const RunFigures& run) {
                 .change =
                     "samples of one length in all steps; where the device is nearly full, a "
                     "smaller batch.micro",
-                .share = kLeastShare};
+                .share = kMinShare};
 }
 
 const char* straggler_change(const std::string& cause) {
@@ -231,21 +231,20 @@ std::optional<SlowRank> timed_straggler(const RunFigures& run) {
   for (const auto& [step, rows] : steps) {
     if (rows.size() != ranks.size()) continue;
     ++whole;
-    const auto least = std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    const auto min = std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
       return a.second->exposed_comm_s < b.second->exposed_comm_s;
     });
     double waits = 0;
-    for (const auto& [rank, row] : rows)
-      waits += row->exposed_comm_s - least->second->exposed_comm_s;
-    auto& [count, blame] = blamed[least->first];
+    for (const auto& [rank, row] : rows) waits += row->exposed_comm_s - min->second->exposed_comm_s;
+    auto& [count, blame] = blamed[min->first];
     ++count;
     blame += waits / static_cast<double>(rows.size() - 1);
-    time += least->second->step_s;
+    time += min->second->step_s;
   }
   for (const auto& [rank, of_rank] : blamed) {
     const auto& [count, blame] = of_rank;
     const double share = time > 0 ? blame / time : 0;
-    if (2 * count <= whole || share < kLeastShare) continue;
+    if (2 * count <= whole || share < kMinShare) continue;
     return SlowRank{
         .rank = rank,
         .advice = {.id = "straggler",
@@ -297,7 +296,7 @@ std::optional<Advice> memory_free(const RunFigures& run) {
           recomputes ? "activations are computed twice" : "parameters are gathered each step"),
       .change = recomputes ? "keep activations, or larger batch.micro"
                            : "ZeRO stage 2, or larger batch.micro",
-      .share = kLeastShare,
+      .share = kMinShare,
       .overrides = {recomputes ? "memory.recompute=none" : "parallel.zero.stage=2"}};
 }
 
@@ -336,7 +335,7 @@ constexpr std::optional<Advice> (*kRules[])(const RunFigures&) = {
 std::vector<Advice> advise(const RunFigures& run, const PredictStep& predict) {
   std::vector<Advice> all;
   for (const auto rule : kRules) {
-    if (std::optional<Advice> advice = rule(run); advice && advice->share >= kLeastShare)
+    if (std::optional<Advice> advice = rule(run); advice && advice->share >= kMinShare)
       all.push_back(std::move(*advice));
     else if (advice && advice->id == "not-finite")
       all.push_back(std::move(*advice));

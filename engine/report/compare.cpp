@@ -16,7 +16,7 @@
 namespace dstrain::report {
 namespace {
 
-constexpr double kLeastGain = 0.01;
+constexpr double kMinGain = 0.01;
 constexpr double kLossTolerance = 0.02;  // of the baseline's loss
 
 /// Settings that change neither the work of a step nor its result.
@@ -34,14 +34,13 @@ bool leaves_the_model(std::string_view key) {
 }
 
 /// Keys of the data by which a sample takes more or less work.
-constexpr std::array<std::string_view, 5> kSampleKeys = {"data.name", "data.sequence",
-                                                         "data.frames", "data.packing",
-                                                         "data.too_long"};
+constexpr std::array<std::string_view, 5> kSampleKeys = {
+    "data.name", "data.sequence", "data.frames", "data.packing", "data.too_long"};
 /// Those by which losses are of other samples or targets.
 constexpr std::array<std::string_view, 11> kLossKeys = {
-    "data.path",        "data.subset",      "data.loss",       "data.prompt",
-    "data.response",    "data.tokenizer",   "data.test_share", "preference.loss",
-    "preference.beta",  "preference.gamma", "preference.smoothing"};
+    "data.path",       "data.subset",      "data.loss",           "data.prompt",
+    "data.response",   "data.tokenizer",   "data.test_share",     "preference.loss",
+    "preference.beta", "preference.gamma", "preference.smoothing"};
 
 bool differ(const RunFigures& a, const RunFigures& b, std::string_view key) {
   return setting(a.data, key) != setting(b.data, key);
@@ -103,8 +102,7 @@ double global_batch(const RunFigures& run) {
 
 LossParity loss_parity(const RunFigures& base, const RunFigures& test) {
   LossParity parity;
-  if (std::ranges::any_of(kLossKeys,
-                          [&](std::string_view key) { return differ(base, test, key); }))
+  if (std::ranges::any_of(kLossKeys, [&](std::string_view key) { return differ(base, test, key); }))
     return parity;
   const double of_base = global_batch(base);
   const double of_test = global_batch(test);
@@ -149,8 +147,8 @@ std::string verdict_of(const Variant& variant, std::size_t pairs) {
   if (pairs == 1) return "one run each: drift of the machine not covered";
   if (!variant.speed.interval) return fmt::format("{} runs each: too few for an interval", pairs);
   const Interval& interval = *variant.speed.interval;
-  if (interval.high < 1 && variant.speed.value < 1 / (1 + kLeastGain)) return "slower";
-  if (!(interval.low > 1 && variant.speed.value > 1 + kLeastGain)) return "no difference shown";
+  if (interval.high < 1 && variant.speed.value < 1 / (1 + kMinGain)) return "slower";
+  if (!(interval.low > 1 && variant.speed.value > 1 + kMinGain)) return "no difference shown";
   return variant.parity.known ? "faster" : "more samples/s; loss parity not known";
 }
 
@@ -207,7 +205,8 @@ std::vector<std::string> other_task(const RunFigures& base, const RunFigures& te
       if (key.starts_with("model.") && !leaves_the_model(key)) add(key);
   }
   for (const std::string_view key : kSampleKeys) add(std::string(key));
-  const std::string of_base = text(base.data.plan, "model"), of_test = text(test.data.plan, "model");
+  const std::string of_base = text(base.data.plan, "model"),
+                    of_test = text(test.data.plan, "model");
   if (keys.empty() && !of_base.empty() && !of_test.empty() && of_base != of_test)
     keys.emplace_back("model");
   return keys;
@@ -218,7 +217,8 @@ Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_
   Variant variant{.name = {}, .runs = test, .parity = {}, .verdict = {}};
   std::vector<double> rates;
   for (const std::size_t run : test) {
-    if (all[run].figures.value("samples_per_s") > 0) rates.push_back(all[run].figures.value("samples_per_s"));
+    if (all[run].figures.value("samples_per_s") > 0)
+      rates.push_back(all[run].figures.value("samples_per_s"));
   }
   if (!rates.empty()) variant.samples_per_s = median(rates);
   if (base == test) {

@@ -75,11 +75,11 @@ class CsvReader {
 };
 
 std::int64_t count_in(const std::string& field, const CsvReader& reader) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // sums of all stay in 64 bits
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;  // sums of all stay in 64 bits
   std::int64_t count = -1;
   const char* end = field.data() + field.size();
   const auto parsed = std::from_chars(field.data(), end, count);
-  if (parsed.ec != std::errc() || parsed.ptr != end || count < 0 || count > kMost)
+  if (parsed.ec != std::errc() || parsed.ptr != end || count < 0 || count > kMax)
     reader.fail(fmt::format("'{}' is no count", shown(field, 20)));
   return count;
 }
@@ -117,7 +117,7 @@ std::vector<ClassFigures> class_figures(const Confusion& confusion) {
   return figures;
 }
 
-std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
+std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t max) {
   std::vector<ConfusedPair> pairs;
   for (std::size_t right = 0; right < confusion.classes(); ++right) {
     for (std::size_t predicted = 0; predicted < confusion.classes(); ++predicted) {
@@ -126,18 +126,18 @@ std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t 
     }
   }
   std::ranges::stable_sort(pairs, std::ranges::greater(), &ConfusedPair::count);
-  if (pairs.size() > most) pairs.resize(most);
+  if (pairs.size() > max) pairs.resize(max);
   return pairs;
 }
 
-std::vector<std::string> worst_classes(const Confusion& confusion, std::size_t most) {
+std::vector<std::string> worst_classes(const Confusion& confusion, std::size_t max) {
   constexpr std::size_t kNameBytes = 40;
   const std::vector<ClassFigures> figures = class_figures(confusion);
   std::vector<std::size_t> order(figures.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::erase_if(order, [&](std::size_t i) { return !(figures[i].recall < 1); });
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return figures[i].recall; });
-  if (order.size() > most) order.resize(most);
+  if (order.size() > max) order.resize(max);
   std::vector<std::string> lines;
   for (const std::size_t i : order) {
     const ClassFigures& own = figures[i];
@@ -168,22 +168,23 @@ std::string classes_csv(const Confusion& confusion) {
   const std::vector<ClassFigures> figures = class_figures(confusion);
   for (std::size_t i = 0; i < figures.size(); ++i) {
     const ClassFigures& own = figures[i];
-    text += fmt::format("{},{},{},{},{},{},", trace::csv_quoted(confusion.names[i]), own.images, own.right,
-                        csv_number(own.recall), csv_number(own.precision), csv_number(own.f1));
-    text += own.as_other > 0
-                ? fmt::format("{},{}\n", trace::csv_quoted(confusion.names[own.other]), own.as_other)
-                : ",\n";
+    text += fmt::format("{},{},{},{},{},{},", trace::csv_quoted(confusion.names[i]), own.images,
+                        own.right, csv_number(own.recall), csv_number(own.precision),
+                        csv_number(own.f1));
+    text += own.as_other > 0 ? fmt::format("{},{}\n", trace::csv_quoted(confusion.names[own.other]),
+                                           own.as_other)
+                             : ",\n";
   }
   return text;
 }
 
 Confusion parse_confusion(std::string_view csv, const std::string& name) {
-  constexpr auto kMost = static_cast<std::size_t>(Confusion::kMostClasses);
+  constexpr auto kMax = static_cast<std::size_t>(Confusion::kMaxClasses);
   CsvReader reader(csv, name);
   Confusion confusion;
   if (reader.next() != "class") reader.fail("the header does not begin with 'class'");
   while (std::optional<std::string> field = reader.next()) {
-    if (confusion.names.size() == kMost) reader.fail(fmt::format("more than {} classes", kMost));
+    if (confusion.names.size() == kMax) reader.fail(fmt::format("more than {} classes", kMax));
     confusion.names.push_back(*std::move(field));
   }
   const std::size_t classes = confusion.classes();

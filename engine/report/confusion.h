@@ -12,7 +12,7 @@ namespace dstrain::report {
 
 /// How often images of each class were taken for each class.
 struct Confusion {
-  static constexpr std::int64_t kMostClasses = 4096;  ///< more are not counted
+  static constexpr std::int64_t kMaxClasses = 4096;  ///< more are not counted
 
   std::vector<std::string> names;    ///< of the classes, in the order of their labels
   std::vector<std::int64_t> counts;  ///< [right class, predicted class]
@@ -42,11 +42,11 @@ struct ConfusedPair {
 };
 inline constexpr std::size_t kConfusedShown = 20;  ///< in a report
 /// The pairs with the largest counts, largest first, at most so many; none whose count is 0.
-[[nodiscard]] std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
+[[nodiscard]] std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t max);
 
 /// "otter: 61 of 100 right, most often taken for seal (23)", a line for each of the classes with
 /// the smallest recall, at most so many; none of which all are right.
-[[nodiscard]] std::vector<std::string> worst_classes(const Confusion& confusion, std::size_t most);
+[[nodiscard]] std::vector<std::string> worst_classes(const Confusion& confusion, std::size_t max);
 
 /// RFC 4180, with \n: the header has "class" and the predicted classes, a row the right class and
 /// its counts.

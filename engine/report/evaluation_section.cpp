@@ -16,7 +16,7 @@ constexpr std::size_t kEvaluationsShown = 30;
 struct Column {
   const char* title;
   const char* figure;  ///< in the JSON
-  double EvaluationRow::* field;
+  double EvaluationRow::*field;
   std::string (*words)(double);
 };
 constexpr Column kColumns[] = {
@@ -86,10 +86,10 @@ std::string confusion_picture(const Confusion& confusion, const std::string& lab
 }
 
 void write_confusion(const Writer& w, Section& section, std::size_t run) {
-  constexpr std::size_t kMostDrawn = 100, kNameBytes = 40;
+  constexpr std::size_t kMaxDrawn = 100, kNameBytes = 40;
   const RunFigures& figures = w.report.runs[run];
   const Confusion& confusion = *figures.data.confusion;
-  if (w.pictures && confusion.classes() <= kMostDrawn) {
+  if (w.pictures && confusion.classes() <= kMaxDrawn) {
     section.blocks.push_back(
         Paragraph{"Right class by row, predicted class by column, in the order of the labels:"});
     w.picture(section, confusion_picture(confusion, figures.label));

@@ -134,10 +134,10 @@ Estimate not_finite_steps(const Reading& of) {
 }
 
 Estimate skipped_steps(const Reading& of) {
-  double most = 0;
+  double max = 0;
   for (const StepRow& row : of.run.steps)
-    most = std::fmax(most, std::floor(std::min(row.skipped_steps, 1e15)));
-  return {.value = most};
+    max = std::fmax(max, std::floor(std::min(row.skipped_steps, 1e15)));
+  return {.value = max};
 }
 
 Estimate steps_per_epoch(const Reading& of) {
@@ -161,17 +161,17 @@ Estimate evaluation_rate(const Reading& of) {
   return {.value = seconds > 0 ? samples / seconds : kUnknown};
 }
 
-Estimate most_memory(const Reading& of, double StepRow::*field, double TimingRow::*timing) {
-  double most = kUnknown;
+Estimate max_memory(const Reading& of, double StepRow::*field, double TimingRow::*timing) {
+  double max = kUnknown;
   for (const StepRow& row : of.run.steps) {
-    if (row.*field > 0) most = std::fmax(most, row.*field);
+    if (row.*field > 0) max = std::fmax(max, row.*field);
   }
   for (const RankTimings& rank : of.run.ranks) {
     for (const TimingRow& row : rank.rows) {
-      if (row.*timing > 0) most = std::fmax(most, row.*timing);
+      if (row.*timing > 0) max = std::fmax(max, row.*timing);
     }
   }
-  return {.value = most};
+  return {.value = max};
 }
 
 Estimate exposed_share(const Reading& of) {

@@ -59,8 +59,8 @@ struct Reading {
 [[nodiscard]] Estimate last_evaluation(const Reading& of, double EvaluationRow::*field);
 [[nodiscard]] Estimate evaluation_rate(const Reading& of);
 /// The most that a step or a rank's timing says.
-[[nodiscard]] Estimate most_memory(const Reading& of, double StepRow::*field,
-                                   double TimingRow::*timing);
+[[nodiscard]] Estimate max_memory(const Reading& of, double StepRow::*field,
+                                  double TimingRow::*timing);
 /// Share of the steps behind the warm-up in which ranks wait for each other.
 [[nodiscard]] Estimate exposed_share(const Reading& of);
 /// What all ranks keep on the host, by plan.
@@ -107,10 +107,10 @@ inline constexpr Figure kFigures[] = {
     {"not_finite", "steps with a loss not finite", Unit::count, true, not_finite_steps},
     {"skipped_steps", "", Unit::count, true, skipped_steps},
     {"memory_peak", "memory allocated, peak", Unit::bytes, true,
-     [](const Reading& of) { return most_memory(of, &StepRow::memory_bytes, &TimingRow::peak); }},
+     [](const Reading& of) { return max_memory(of, &StepRow::memory_bytes, &TimingRow::peak); }},
     {"memory_reserved", "memory reserved", Unit::bytes, true,
      [](const Reading& of) {
-       return most_memory(of, &StepRow::reserved_bytes, &TimingRow::reserved);
+       return max_memory(of, &StepRow::reserved_bytes, &TimingRow::reserved);
      }},
     {"memory_planned", "memory planned", Unit::bytes, true, nullptr, "memory.allocated_bytes"},
     {"memory_device", "memory of the device", Unit::bytes, true, nullptr, "memory.device_bytes"},

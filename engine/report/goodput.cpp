@@ -36,7 +36,7 @@ double time_of(const std::string& text) {
 
 /// A number, or one that stands in a text; 0 where it is neither or no time.
 double seconds_of(const nlohmann::json& value) {
-  constexpr double kMost = 1e9;
+  constexpr double kMax = 1e9;
   double seconds = 0;
   if (value.is_number()) {
     seconds = value.get<double>();
@@ -44,7 +44,7 @@ double seconds_of(const nlohmann::json& value) {
     const auto& digits = value.get_ref<const std::string&>();
     std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
   }
-  return seconds > 0 && seconds < kMost ? seconds : 0;
+  return seconds > 0 && seconds < kMax ? seconds : 0;
 }
 
 /// From the start of rank 0's program to the end of its first step.
@@ -123,10 +123,10 @@ class Starts {
 /// Steps up to which each start's work was kept: no later one went back behind them.
 std::vector<std::int64_t> kept_up_to(const std::vector<Start>& starts) {
   std::vector<std::int64_t> kept(starts.size());
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t min = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = starts.size(); i-- > 0;) {
-    kept[i] = least;
-    if (starts[i].first_step >= 0) least = std::min(least, starts[i].first_step);
+    kept[i] = min;
+    if (starts[i].first_step >= 0) min = std::min(min, starts[i].first_step);
   }
   return kept;
 }

@@ -96,9 +96,9 @@ void read_metrics(RunData& run, const fs::path& path) {
 
 /// 0 where it is missing or no number that a time or a size may be; sums of these stay finite.
 double amount(const json& object, const char* key) {
-  constexpr double kMost = 1e18;
+  constexpr double kMax = 1e18;
   const double value = number(object, key);
-  return value > 0 && value <= kMost ? value : 0;
+  return value > 0 && value <= kMax ? value : 0;
 }
 
 bool read_timing(const json& line, RankTimings& rank) {

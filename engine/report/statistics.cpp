@@ -90,8 +90,8 @@ std::vector<Point> thin(std::span<const Point> points, std::size_t count) {
   DSTRAIN_CHECK(count >= 4, "a thinned line needs four points");
   if (points.size() <= count) return {points.begin(), points.end()};
   const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
-  const auto least = std::min_element(points.begin(), points.end(), by_y) - points.begin();
-  const auto most = std::max_element(points.begin(), points.end(), by_y) - points.begin();
+  const auto min = std::min_element(points.begin(), points.end(), by_y) - points.begin();
+  const auto max = std::max_element(points.begin(), points.end(), by_y) - points.begin();
 
   std::vector<std::ptrdiff_t> chosen = {0};
   const std::size_t buckets = count - 4;  // both ends and both extremes are kept besides
@@ -114,7 +114,7 @@ std::vector<Point> thin(std::span<const Point> points, std::size_t count) {
     }
     chosen.push_back(static_cast<std::ptrdiff_t>(best));
   }
-  chosen.insert(chosen.end(), {least, most, static_cast<std::ptrdiff_t>(points.size()) - 1});
+  chosen.insert(chosen.end(), {min, max, static_cast<std::ptrdiff_t>(points.size()) - 1});
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
   std::vector<Point> kept;

@@ -318,10 +318,10 @@ std::string draw_durations(const DurationChart& chart) {
     const double y = top + row_height * static_cast<double>(i);
     const double base = y + row_height - 13;  // of the histogram; the box lies below
     out += svg_text(left - 8, base - 3, "t end", without_middle(shown(row.name, 200), 32));
-    std::int64_t all = 0, most = 1;
+    std::int64_t all = 0, max = 1;
     for (const std::int64_t count : row.counts) {
       all += count;
-      most = std::max(most, count);
+      max = std::max(max, count);
     }
     const auto parts = static_cast<double>(row.counts.size());
     const double step = parts > 0 ? std::log(row.to_s / row.from_s) / parts : 0;
@@ -330,7 +330,7 @@ std::string draw_durations(const DurationChart& chart) {
       const double from = row.from_s * std::exp(step * static_cast<double>(part));
       const double to = row.from_s * std::exp(step * static_cast<double>(part + 1));
       const double height =
-          std::max(1.0, 20 * static_cast<double>(row.counts[part]) / static_cast<double>(most));
+          std::max(1.0, 20 * static_cast<double>(row.counts[part]) / static_cast<double>(max));
       out += fmt::format(
           "<rect class=\"f4\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\">"
           "<title>{}</title></rect>",

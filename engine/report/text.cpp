@@ -52,10 +52,10 @@ std::string terminal_table(const Table& table, std::size_t columns) {
     total += widths[column] + 2;
   }
   if (table.cut && total > columns + 2) {
-    constexpr std::size_t kLeast = 20;
+    constexpr std::size_t kMin = 20;
     std::size_t& width = widths[*table.cut];
-    const std::size_t least = std::min(width, kLeast);
-    const std::size_t cut = width - std::min(width - least, total - columns - 2);
+    const std::size_t min = std::min(width, kMin);
+    const std::size_t cut = width - std::min(width - min, total - columns - 2);
     for (auto& row : rows) {
       std::string& text = row[*table.cut];
       if (width_of(text) > cut) text = shown(text, cut - 3);  // and "..."

@@ -113,10 +113,9 @@ std::vector<NamedTime> exposed_by_label(const std::vector<GpuEvent>& events,
 
 Histogram histogram_of(const std::vector<std::int64_t>& durations) {
   constexpr std::size_t kParts = 24;
-  const auto [least, most] = std::minmax_element(durations.begin(), durations.end());
-  Histogram histogram = {.from = std::max<std::int64_t>(1, *least),
-                         .to = std::max<std::int64_t>(1, *most),
-                         .counts = {}};
+  const auto [min, max] = std::minmax_element(durations.begin(), durations.end());
+  Histogram histogram = {
+      .from = std::max<std::int64_t>(1, *min), .to = std::max<std::int64_t>(1, *max), .counts = {}};
   histogram.counts.assign(histogram.to > histogram.from ? kParts : 1, 0);
   const double low = std::log(static_cast<double>(histogram.from));
   const double length = std::log(static_cast<double>(histogram.to)) - low;

@@ -22,13 +22,11 @@ constexpr std::int64_t kDriftPart = 10'000;  ///< one in so many: two clocks of 
 /// bound(a, b): offset of a minus offset of b is at most this.
 class Bounds {
  public:
-  explicit Bounds(std::size_t count) : count_(count), most_(count * count, kNoBound) {
+  explicit Bounds(std::size_t count) : count_(count), max_(count * count, kNoBound) {
     for (std::size_t i = 0; i < count; ++i) at(i, i) = 0;
   }
-  std::int64_t& at(std::size_t a, std::size_t b) { return most_[a * count_ + b]; }
-  void lower(std::size_t a, std::size_t b, std::int64_t most) {
-    at(a, b) = std::min(at(a, b), most);
-  }
+  std::int64_t& at(std::size_t a, std::size_t b) { return max_[a * count_ + b]; }
+  void lower(std::size_t a, std::size_t b, std::int64_t max) { at(a, b) = std::min(at(a, b), max); }
   void drop(std::size_t host) {
     for (std::size_t i = 0; i < count_; ++i) at(i, host) = at(host, i) = kNoBound;
     at(host, host) = 0;
@@ -53,15 +51,15 @@ class Bounds {
   /// The host that contradicts most others, as the last one of equals; never host 0.
   std::size_t worst() {
     std::size_t found = count_ - 1;
-    std::size_t most = 0;
+    std::size_t max = 0;
     for (std::size_t a = 1; a < count_; ++a) {
       std::size_t wrong = 0;
       for (std::size_t b = 0; b < count_; ++b) {
         const bool both = at(a, b) != kNoBound && at(b, a) != kNoBound;
         if (a != b && both && at(a, b) + at(b, a) < 0) ++wrong;
       }
-      if (wrong >= most && wrong > 0) {
-        most = wrong;
+      if (wrong >= max && wrong > 0) {
+        max = wrong;
         found = a;
       }
     }
@@ -70,7 +68,7 @@ class Bounds {
 
  private:
   std::size_t count_;
-  std::vector<std::int64_t> most_;
+  std::vector<std::int64_t> max_;
 };
 
 struct Found {
@@ -79,12 +77,12 @@ struct Found {
 };
 /// Interval of `host` against `reference`, in closed bounds; nothing where one side is open.
 std::optional<Found> interval(Bounds& bounds, std::size_t host, std::size_t reference, bool alone) {
-  const std::int64_t most = bounds.at(host, reference);
-  const std::int64_t least = bounds.at(reference, host);
-  if (most == kNoBound || least == kNoBound) return std::nullopt;
-  const std::int64_t low = -least;
-  Found found{.middle = low + (most - low) / 2, .half = (most - low + 1) / 2};
-  if (alone && low <= 0 && most >= 0) found.middle = 0;
+  const std::int64_t max = bounds.at(host, reference);
+  const std::int64_t min = bounds.at(reference, host);
+  if (max == kNoBound || min == kNoBound) return std::nullopt;
+  const std::int64_t low = -min;
+  Found found{.middle = low + (max - low) / 2, .half = (max - low + 1) / 2};
+  if (alone && low <= 0 && max >= 0) found.middle = 0;
   return found;
 }
 
@@ -226,10 +224,10 @@ std::vector<HostClock> ClockSolver::solve() {
         const std::int64_t start =
             a.last_start - sampled_offset(hosts_[a.host].samples, a.last_start);
         const std::int64_t end = b.first_end - sampled_offset(hosts_[b.host].samples, b.first_end);
-        const std::int64_t most = end - start;
-        if (std::abs(most) >= kMaxBound) continue;
-        own.lower(a.host, b.host, most);
-        whole.lower(a.host, b.host, most + std::abs(b.first_end - middle) / kDriftPart);
+        const std::int64_t max = end - start;
+        if (std::abs(max) >= kMaxBound) continue;
+        own.lower(a.host, b.host, max);
+        whole.lower(a.host, b.host, max + std::abs(b.first_end - middle) / kDriftPart);
       }
     }
   }
@@ -263,18 +261,18 @@ std::vector<HostClock> ClockSolver::solve() {
     host.stepped = true;
     for (auto& [step, own] : by_step) {
       // The other hosts stay where they are: their offsets are known.
-      std::int64_t most = kNoBound;
-      std::int64_t least = -kNoBound;
+      std::int64_t max = kNoBound;
+      std::int64_t min = -kNoBound;
       for (std::size_t b = 0; b < hosts_.size(); ++b) {
         if (b == h || stepped.contains(b)) continue;
-        if (own.at(h, b) != kNoBound) most = std::min(most, own.at(h, b) + hosts_[b].offset_ns);
-        if (own.at(b, h) != kNoBound) least = std::max(least, hosts_[b].offset_ns - own.at(b, h));
+        if (own.at(h, b) != kNoBound) max = std::min(max, own.at(h, b) + hosts_[b].offset_ns);
+        if (own.at(b, h) != kNoBound) min = std::max(min, hosts_[b].offset_ns - own.at(b, h));
       }
       const auto begin = begins.find({step, h});
-      if (most == kNoBound || least == -kNoBound || begin == begins.end()) continue;
+      if (max == kNoBound || min == -kNoBound || begin == begins.end()) continue;
       host.bounded = true;
-      host.pieces.push_back({begin->second, least + (most - least) / 2});
-      host.half_interval_ns = std::max(host.half_interval_ns, std::abs(most - least + 1) / 2);
+      host.pieces.push_back({begin->second, min + (max - min) / 2});
+      host.half_interval_ns = std::max(host.half_interval_ns, std::abs(max - min + 1) / 2);
     }
     std::ranges::sort(host.pieces, {}, &HostClock::Piece::from_ns);
     if (!host.pieces.empty()) host.offset_ns = host.pieces.front().offset_ns;

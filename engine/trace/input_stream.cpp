@@ -205,20 +205,19 @@ std::uint64_t stored_bytes(const std::filesystem::path& path) {
   return error ? 0 : bytes;
 }
 
-std::string read_text(const std::filesystem::path& path, std::size_t most) {
+std::string read_text(const std::filesystem::path& path, std::size_t max) {
   InputStream stream(path);
   std::string text;
   std::array<char, 65536> block{};
   while (const std::size_t count = stream.read(block.data(), block.size())) {
     text.append(block.data(), count);
-    if (text.size() > most) break;
+    if (text.size() > max) break;
   }
-  const std::string what = text.size() > most       ? fmt::format("more than {} bytes", most)
+  const std::string what = text.size() > max          ? fmt::format("more than {} bytes", max)
                            : stream.problem().empty() ? ""
                                                       : stream.problem();
   if (!what.empty())
-    throw Error(ErrorKind::data, fmt::format("{}: {}", path.string(), what),
-                "copy the file again");
+    throw Error(ErrorKind::data, fmt::format("{}: {}", path.string(), what), "copy the file again");
   return text;
 }
 

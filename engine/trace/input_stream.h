@@ -33,7 +33,7 @@ class InputStream {
 [[nodiscard]] bool has_trace_file(const std::filesystem::path& path);
 /// Bytes that it takes on disk, or in its ZIP; 0 where that is not known.
 [[nodiscard]] std::uint64_t stored_bytes(const std::filesystem::path& path);
-/// All its text. Error{data} where that is more than `most` bytes or broken.
-[[nodiscard]] std::string read_text(const std::filesystem::path& path, std::size_t most);
+/// All its text. Error{data} where that is more than `max` bytes or broken.
+[[nodiscard]] std::string read_text(const std::filesystem::path& path, std::size_t max);
 
 }  // namespace dstrain::trace

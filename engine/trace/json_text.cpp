@@ -276,7 +276,7 @@ std::string unescape(std::string_view text) {
 }
 
 std::optional<std::int64_t> microseconds_to_ns(std::string_view text) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
   std::uint64_t digits = 0;
@@ -292,7 +292,7 @@ std::optional<std::int64_t> microseconds_to_ns(std::string_view text) {
     }
     if (!is_digit(c)) break;
     any = true;
-    if (digits > (kMost - 9) / 10) {  // a further digit counts only before the point
+    if (digits > (kMax - 9) / 10) {  // a further digit counts only before the point
       if (!fraction) ++scale;
       continue;
     }
@@ -309,7 +309,7 @@ std::optional<std::int64_t> microseconds_to_ns(std::string_view text) {
     scale += static_cast<int>(*power);
   }
   for (; scale > 0 && digits != 0; --scale) {
-    if (digits > kMost / 10) return std::nullopt;
+    if (digits > kMax / 10) return std::nullopt;
     digits *= 10;
   }
   for (; scale < -1 && digits != 0; ++scale) digits /= 10;

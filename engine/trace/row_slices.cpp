@@ -125,14 +125,13 @@ void SortedRows::FirstFit::set(std::size_t row, std::int64_t value) {
   }
   std::size_t node = leaves_ + row;
   tree_[node] = value;
-  for (node /= 2; node > 0; node /= 2)
-    tree_[node] = std::max(tree_[2 * node], tree_[2 * node + 1]);
+  for (node /= 2; node > 0; node /= 2) tree_[node] = std::max(tree_[2 * node], tree_[2 * node + 1]);
 }
 
-std::size_t SortedRows::FirstFit::first(std::int64_t least) const {
-  if (leaves_ == 0 || tree_[1] < least) return leaves_;
+std::size_t SortedRows::FirstFit::first(std::int64_t min) const {
+  if (leaves_ == 0 || tree_[1] < min) return leaves_;
   std::size_t node = 1;
-  while (node < leaves_) node = tree_[2 * node] >= least ? 2 * node : 2 * node + 1;
+  while (node < leaves_) node = tree_[2 * node] >= min ? 2 * node : 2 * node + 1;
   return node - leaves_;
 }
 

@@ -83,7 +83,7 @@ class SortedRows {
    public:
     void set(std::size_t row, std::int64_t value);
     /// The first row whose value is at least this; the number of values where there is none.
-    [[nodiscard]] std::size_t first(std::int64_t least) const;
+    [[nodiscard]] std::size_t first(std::int64_t min) const;
 
    private:
     std::vector<std::int64_t> tree_;  ///< a heap: node i above 2i and 2i + 1; leaves last

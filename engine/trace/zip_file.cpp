@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostDirectory = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxDirectory = std::uint64_t{64} << 20;
 constexpr std::size_t kPackedBlock = std::size_t{64} << 10;
 constexpr const char* kHint = "copy or pack it again, or unpack it and name the folder";
 
@@ -51,7 +51,7 @@ ZipSource source_of(const UniqueFd& fd, const fs::path& zip) {
   return {.name = shown_path(zip),
           .hint = kHint,
           .size = size_of_file(fd),
-          .max_directory = kMostDirectory,
+          .max_directory = kMaxDirectory,
           .read = [&fd, zip](std::uint64_t offset, std::uint64_t bytes) {
             return part_of(fd, zip, offset, bytes);
           }};

@@ -40,15 +40,15 @@ std::optional<PickleArray> byte_array(const PickleValue& value) {
       !(order.is(Kind::boolean) || order.is(Kind::integer)) || !bytes.is(Kind::bytes))
     return std::nullopt;
   PickleArray array{.shape = {}, .bytes = bytes.text};
-  const auto most = static_cast<std::int64_t>(array.bytes.size());
+  const auto max = static_cast<std::int64_t>(array.bytes.size());
   std::int64_t elements = 1;
   for (const PickleValue* size : shape.items) {
     if (!size->is(Kind::integer) || size->integer < 0) return std::nullopt;
-    if (size->integer > 0 && elements > most / size->integer) return std::nullopt;
+    if (size->integer > 0 && elements > max / size->integer) return std::nullopt;
     elements *= size->integer;
     array.shape.push_back(size->integer);
   }
-  if (elements != most) return std::nullopt;
+  if (elements != max) return std::nullopt;
   return array;
 }
 

@@ -143,20 +143,20 @@ PickleValue* PickleMachine::rebuild_tensor(const PickleValue& arguments, bool ty
     fail(fmt::format("a tensor of {} sizes and {} strides", tensor.shape.size(),
                      tensor.strides.size()));
   // The last element that is reached, without overflow.
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  constexpr std::int64_t kMax = std::int64_t{1} << 60;
   const std::int64_t available =
       typed ? storage->elements / dtype_width(tensor.dtype) : storage->elements;
   std::int64_t last = tensor.offset, elements = 1;
-  bool empty = false, inside = last <= kMost;
+  bool empty = false, inside = last <= kMax;
   for (std::size_t i = 0; i < tensor.shape.size() && inside; ++i) {
     const std::int64_t size = tensor.shape[i], stride = tensor.strides[i];
     if (size == 0) empty = true;
     if (size == 0) continue;
-    inside = elements <= kMost / size && (stride == 0 || size - 1 <= (kMost - last) / stride);
+    inside = elements <= kMax / size && (stride == 0 || size - 1 <= (kMax - last) / stride);
     if (!inside) break;
     elements *= size;
     last += (size - 1) * stride;
-    inside = last <= kMost;
+    inside = last <= kMax;
   }
   if (!inside || (!empty && last >= available))
     fail(fmt::format("a tensor that reaches beyond the {} elements of its storage", available));

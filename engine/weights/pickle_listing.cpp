@@ -14,7 +14,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-constexpr std::size_t kMostText = 200;
+constexpr std::size_t kMaxText = 200;
 
 /// The name of a type for people.
 const char* type_name(Kind kind) {
@@ -64,7 +64,7 @@ std::string plain_text(const PickleValue& value) {
     case Kind::real:
       return fmt::format("{}", value.real);
     case Kind::text:
-      return shown(value.text, kMostText);
+      return shown(value.text, kMaxText);
     case Kind::bytes:
       return fmt::format("{} bytes", value.text.size());
     default:
@@ -175,7 +175,7 @@ class Walk {
     if (has_state && too_deep)
       arguments += fmt::format(" with a state nested deeper than {}", limits_.depth);
     // One value for one visit, so that the limit of values holds.
-    add({.path = path, .what = shown(value.text, kMostText), .value = arguments});
+    add({.path = path, .what = shown(value.text, kMaxText), .value = arguments});
     if (has_state && !too_deep) visit(path, *value.state, depth + 1);
   }
 

@@ -18,7 +18,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLongestRule = 500;  ///< a name of the file may be as long as it
 constexpr const char* kHint = "the file is damaged or not safetensors; fetch or export it again";
 
@@ -60,9 +60,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (where_ != Where::array) refuse(fmt::format("the number {}", value));
-    if (numbers_.size() == kMostDims)
+    if (numbers_.size() == kMaxDims)
       fail(file_,
-           fmt::format("tensor '{}': '{}' has more than {} numbers", tensor_, field_, kMostDims));
+           fmt::format("tensor '{}': '{}' has more than {} numbers", tensor_, field_, kMaxDims));
     numbers_.push_back(value);
     return true;
   }
@@ -136,7 +136,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     where_ = Where::tensor;
     if (field_ == "shape") {
       for (const std::uint64_t size : numbers_) {
-        if (size > kMostElements)
+        if (size > kMaxElements)
           fail(file_, fmt::format("tensor '{}': a dim of {} elements", tensor_, size));
         entry_.shape.push_back(static_cast<std::int64_t>(size));
       }
@@ -158,8 +158,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Where { start, top, metadata, tensor, array, end };
-  static constexpr std::size_t kMostDims = 64;
-  static constexpr std::uint64_t kMostElements = std::uint64_t{1} << 62;
+  static constexpr std::size_t kMaxDims = 64;
+  static constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 62;
 
   [[noreturn]] void refuse(const std::string& found) const {
     if (where_ == Where::start) fail(file_, fmt::format("the header is {}, not an object", found));
@@ -240,9 +240,9 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& na
     fail(name, fmt::format("{} bytes are too few for a safetensors file", file.size()));
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
-  if (header_bytes > kMostHeaderBytes) {
+  if (header_bytes > kMaxHeaderBytes) {
     fail(name, fmt::format("a header of {} bytes, more than the {} allowed", header_bytes,
-                           kMostHeaderBytes));
+                           kMaxHeaderBytes));
   }
   if (header_bytes > file.size() - 8) {
     fail(name, fmt::format("a header of {} bytes, but the file ends {} bytes after its length",

@@ -20,9 +20,9 @@
 namespace dstrain {
 namespace {
 
-constexpr std::uint64_t kMostDirectory = std::uint64_t{256} << 20;
-constexpr std::uint64_t kMostPickle = std::uint64_t{1} << 30;
-constexpr std::size_t kMostName = 4096;
+constexpr std::uint64_t kMaxDirectory = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;
+constexpr std::size_t kMaxName = 4096;
 
 constexpr const char* kDamaged =
     "the file is damaged or was not written by torch.save; copy it again";
@@ -58,12 +58,12 @@ PartFile::PartFile(const std::filesystem::path& path) : path_(path), fd_(open_in
 }
 
 void PartFile::read(std::uint64_t offset, std::span<std::byte> out) const {
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // the kernel takes no more at once
+  constexpr std::size_t kMax = std::size_t{1} << 30;  // the kernel takes no more at once
   const UniqueFd again = fd_ ? UniqueFd() : open_input_file(path_);
   const int fd = fd_ ? fd_.get() : again.get();
   while (!out.empty()) {
     const auto got =
-        ::pread(fd, out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
+        ::pread(fd, out.data(), std::min(out.size(), kMax), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       throw Error(ErrorKind::data,
@@ -121,8 +121,8 @@ TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::ui
   }
   const auto pickle = records_.find("data.pkl");
   if (pickle == records_.end()) fail("it has no data.pkl, so it is no torch file");
-  if (pickle->second.bytes > kMostPickle)
-    fail(fmt::format("a data.pkl of {} bytes, more than {}", pickle->second.bytes, kMostPickle));
+  if (pickle->second.bytes > kMaxPickle)
+    fail(fmt::format("a data.pkl of {} bytes, more than {}", pickle->second.bytes, kMaxPickle));
   // One that is no pickle is refused before all of it is read.
   if (pickle->second.bytes < 2 ||
       read_part(*file_, pickle->second.offset, 1).front() != std::byte{0x80})
@@ -144,13 +144,13 @@ void TorchZip::read_records() {
   const ZipSource zip = {.name = name(),
                          .hint = kDamaged,
                          .size = end_ - begin_,
-                         .max_directory = kMostDirectory,
+                         .max_directory = kMaxDirectory,
                          .read = [this](std::uint64_t offset, std::uint64_t bytes) {
                            return read_text(*file_, begin_ + offset, bytes);
                          }};
   for (const ZipMember& member : zip_directory(zip)) {
     const std::string shown_name = shown(member.name);
-    if (member.name.size() > kMostName || leads_out_of_zip(member.name))
+    if (member.name.size() > kMaxName || leads_out_of_zip(member.name))
       fail(fmt::format("a record with the name '{}'", shown_name));
     if (member.encrypted) fail(fmt::format("record '{}' is encrypted", shown_name));
     if (member.method != kZipStored || member.packed != member.bytes) {

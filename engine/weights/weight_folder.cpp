@@ -52,8 +52,8 @@ std::string folder_hint(const fs::path& path) {
 }  // namespace
 
 std::string listed(const std::vector<std::string>& items, const char* separator) {
-  constexpr std::size_t kMostShown = 20;
-  const std::size_t shown = std::min(items.size(), kMostShown);
+  constexpr std::size_t kMaxShown = 20;
+  const std::size_t shown = std::min(items.size(), kMaxShown);
   std::string text = fmt::format(
       "{}",
       fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), separator));

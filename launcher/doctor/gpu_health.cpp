@@ -96,7 +96,7 @@ GpuFacts read_gpu(const Nvml& nvml, NvmlDevice device, int index) {
     gpu.remap_failed = rows[3] != 0;
   }
   gpu.pcie_lanes = read_number(nvml, device, "nvmlDeviceGetCurrPcieLinkWidth");
-  gpu.pcie_lanes_most = read_number(nvml, device, "nvmlDeviceGetMaxPcieLinkWidth");
+  gpu.pcie_lanes_max = read_number(nvml, device, "nvmlDeviceGetMaxPcieLinkWidth");
   for (unsigned link = 0; link < kMaxNvlinks; ++link) {
     unsigned active = 0;
     if (nvml.call<int(NvmlDevice, unsigned, unsigned*)>("nvmlDeviceGetNvLinkState", device, link,

@@ -33,7 +33,7 @@ struct GpuFacts {
   bool remap_pending = false;  ///< memory rows wait for a reset to be replaced
   bool remap_failed = false;   ///< memory rows could not be replaced
   int pcie_lanes = -1;         ///< in use
-  int pcie_lanes_most = -1;
+  int pcie_lanes_max = -1;
   int nvlinks = 0;  ///< active ones
   std::vector<GpuProcess> processes;
 };

@@ -137,10 +137,10 @@ class Examination {
                       gpu.temperature_c),
           "look at cooling and power of that machine");
     }
-    if (gpu.pcie_lanes > 0 && gpu.pcie_lanes < gpu.pcie_lanes_most) {
+    if (gpu.pcie_lanes > 0 && gpu.pcie_lanes < gpu.pcie_lanes_max) {
       add(Level::warning,
           fmt::format("GPU {} uses {} of {} PCIe lanes", gpu.index, gpu.pcie_lanes,
-                      gpu.pcie_lanes_most),
+                      gpu.pcie_lanes_max),
           "reseat it, or look at the slot in the firmware's settings");
     }
   }

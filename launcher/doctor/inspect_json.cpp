@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuProcess, pid, name, memory_by
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuFacts, index, name, uuid, memory_bytes,
                                                 used_bytes, temperature_c, throttled,
                                                 corrected_errors, uncorrected_errors, remap_pending,
-                                                remap_failed, pcie_lanes, pcie_lanes_most, nvlinks,
+                                                remap_failed, pcie_lanes, pcie_lanes_max, nvlinks,
                                                 processes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DiskFacts, purpose, path, exists, free_bytes,
                                                 total_bytes)

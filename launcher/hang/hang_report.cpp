@@ -88,16 +88,16 @@ Blame find_blame(const Ranks& all, bool some_silent) {
   if (Ranks halted = select(all, in_state('T')); !halted.empty())
     return {stopped, std::move(halted)};
 
-  const auto fewest = [](const Ranks& ranks) {
+  const auto min_of = [](const Ranks& ranks) {
     return (*std::ranges::min_element(ranks, {}, &RankState::collectives))->collectives;
   };
   const Ranks running = select(all, [](const RankState& s) { return s.process_state != 'X'; });
   const Ranks waiting = select(running, [](const RankState& s) { return s.in_collective; });
   const Ranks gone = select(all, in_state('X'));
   if (running.empty()) return {everybody, all};
-  const std::int64_t min = fewest(running);
+  const std::int64_t min = min_of(running);
   // A rank that is done has made as many calls as the others will have.
-  if (!gone.empty() && (waiting.size() == running.size() || fewest(gone) < min)) {
+  if (!gone.empty() && (waiting.size() == running.size() || min_of(gone) < min)) {
     return {ended, gone};
   }
 

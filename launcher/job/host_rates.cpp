@@ -45,8 +45,8 @@ double rate(const nlohmann::json& host, const char* name) {
 std::string range(const char* what, std::vector<double> values, const char* unit) {
   std::erase_if(values, [](double value) { return value <= 0; });
   if (values.empty()) return "";
-  const auto [least, most] = std::ranges::minmax(values);
-  return fmt::format("{} {:.3g} to {:.3g} {}", what, least, most, unit);
+  const auto [min, max] = std::ranges::minmax(values);
+  return fmt::format("{} {:.3g} to {:.3g} {}", what, min, max, unit);
 }
 
 }  // namespace
@@ -106,9 +106,9 @@ std::vector<SlowHost> slow_hosts(const std::vector<HostRates>& hosts) {
                                 found.text.empty() ? "" : "; ", what, value, unit,
                                 100 * value / middle, middle);
     };
-    const auto least = std::ranges::min_element(host.product_tflops);
-    look(fmt::format("products on its rank {}", least - host.product_tflops.begin()), *least,
-         product, "TFLOP/s");
+    const auto min = std::ranges::min_element(host.product_tflops);
+    look(fmt::format("products on its rank {}", min - host.product_tflops.begin()), *min, product,
+         "TFLOP/s");
     look("sums in the host", host.host_gb_s, in_host, "GB/s");
     look("sums with another host", host.pair_gb_s, in_pair, "GB/s");
     if (!found.text.empty()) slow.push_back(std::move(found));

@@ -499,8 +499,8 @@ class Job {
 
   bool place_again() {
     const Allocation rest = hosts_left();
-    const int most = options_.joined ? first_world_size_ : placement_.world_size;
-    for (int ranks = std::min(slots_left(), most); ranks >= std::max(1, options_.min_ranks);
+    const int max = options_.joined ? first_world_size_ : placement_.world_size;
+    for (int ranks = std::min(slots_left(), max); ranks >= std::max(1, options_.min_ranks);
          --ranks) {
       try {
         const Placement placement = place(rest, ranks);

@@ -36,14 +36,14 @@ with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "show", recipe))
         values = json.loads(expect_success(run("recipe", "show", recipe, "--json")))["recipe"]["parallel"]
-        fewest = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))
-        for ranks in {fewest, max(4, fewest)}:
+        min_ranks = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))
+        for ranks in {min_ranks, max(4, min_ranks)}:
             by_ranks.setdefault(ranks, []).append(recipe)
         # Each loads LibTorch for a plan of its own, which every recipe has below.
-        if (recipe.parent, fewest) not in dry:
-            dry.add((recipe.parent, fewest))
-            text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
-            assert f"WORLD_SIZE={fewest}" in text, text
+        if (recipe.parent, min_ranks) not in dry:
+            dry.add((recipe.parent, min_ranks))
+            text = expect_success(run("launch", recipe, "--ranks", min_ranks, "--dry-run", "--set", f"run.output={scratch}"))
+            assert f"WORLD_SIZE={min_ranks}" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
         if comment := re.search(r"planned: (.*)", recipe_text(recipe)):
             host = re.search(r"the host holds ([\d.]+) GiB", comment[1])

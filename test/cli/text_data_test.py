@@ -120,8 +120,8 @@ def demand_figures(what, figures, lengths, sequence):
     for name, q in (("p50", 50), ("p95", 95)):
         assert figures[name] == np.percentile(lengths, q, method="inverted_cdf"), (what, name, figures)
     assert abs(figures["padding_share"] - (1 - cut.sum() / (len(lengths) * sequence))) < 1e-9
-    least = -(-int(cut.sum()) // sequence)
-    assert least <= figures["packed_rows"] <= 1.25 * least + 2, (what, figures, least)
+    min_rows = -(-int(cut.sum()) // sequence)
+    assert min_rows <= figures["packed_rows"] <= 1.25 * min_rows + 2, (what, figures, min_rows)
 
 
 def squad(scratch, samples, tokenizer, v2, model="bloom"):

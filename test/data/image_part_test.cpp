@@ -44,7 +44,7 @@ TEST_CASE("a part of a JPEG has the bits of the whole image", "[data]") {
   const std::string bytes = test::encode_jpeg(make_noise(width, height), form);
   for (const int divisor : {1, 2, 4}) {
     // With the shorter side of the window as the least one, nothing is made smaller.
-    const auto least = [&](const ImageWindow& w) {
+    const auto min = [&](const ImageWindow& w) {
       const int shorter = std::min(w.width, w.height);
       return divisor == 1 ? kFullSize : (shorter + divisor - 1) / divisor;
     };
@@ -61,7 +61,7 @@ TEST_CASE("a part of a JPEG has the bits of the whole image", "[data]") {
       window.top =
           static_cast<int>(random.below(3, static_cast<unsigned>(height - window.height + 1)));
       const ImagePart part = decode_part(
-          bytes, {.window = [&](int, int) { return window; }, .least_side = least(window)}, "a");
+          bytes, {.window = [&](int, int) { return window; }, .min_side = min(window)}, "a");
       const int left = window.left / divisor, top = window.top / divisor;
       CAPTURE(divisor, window.left, window.top, window.width, window.height, part.image.width);
       REQUIRE(part.left * divisor == window.left - left * divisor);
@@ -75,13 +75,13 @@ TEST_CASE("a part of a JPEG has the bits of the whole image", "[data]") {
 TEST_CASE("a window is decoded smaller only where it stays as large as the model's image",
           "[data]") {
   const std::string bytes = test::encode_jpeg(test::make_gradient(800, 640));
-  const auto sides = [&](int side, int least) {
+  const auto sides = [&](int side, int min) {
     const ImagePart part = decode_part(bytes,
                                        {.window =
                                             [&](int, int) {
                                               return ImageWindow{64, 32, side, side};
                                             },
-                                        .least_side = least},
+                                        .min_side = min},
                                        "a");
     return part.image.width;
   };

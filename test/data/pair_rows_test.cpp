@@ -50,7 +50,7 @@ TEST_CASE("a pair is a sample of two sequences, whose answers are labels of eith
   REQUIRE(heard.has("2 pairs of answers, 1 left out"));
   REQUIRE(heard.has("its two answers with their prompts have 13 tokens, data.sequence is 12"));
   REQUIRE(rows->size() == 2);
-  REQUIRE((rows->has_pairs() && rows->most_packed() == 2 && rows->targets(0) == 1));
+  REQUIRE((rows->has_pairs() && rows->max_packed() == 2 && rows->targets(0) == 1));
   rows->take_references({-1, -2, -3, -4});
 
   const auto loader =

@@ -9,15 +9,15 @@
 namespace dstrain::resize {
 namespace {
 
-/// Outputs that read windows of up to `most` pixels of a row of `width`; some weights are negative,
+/// Outputs that read windows of up to `max` pixels of a row of `width`; some weights are negative,
 /// and no sum exceeds twice a pixel.
-Taps random_taps(int width, int outputs, int most, std::mt19937& random) {
+Taps random_taps(int width, int outputs, int max, std::mt19937& random) {
   const auto below = [&](int count) {
     return static_cast<int>(random() % static_cast<unsigned>(count));
   };
   Taps taps;
   for (int i = 0; i < outputs; ++i) {
-    const int first = below(width), end = std::min(width, first + 1 + below(most));
+    const int first = below(width), end = std::min(width, first + 1 + below(max));
     const int bound = (1 << (kWeightBits - 1)) / (end - first);
     std::int32_t left = 1 << kWeightBits;
     taps.first.push_back(first);

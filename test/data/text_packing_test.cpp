@@ -30,7 +30,7 @@ TEST_CASE("packing holds each sample once and no row is over-full", "[text][prop
   REQUIRE(seen == all);
   REQUIRE(packing.begins.front() == 0);
   REQUIRE(packing.begins.back() == size);
-  int most = 0;
+  int max = 0;
   for (std::size_t row = 0; row + 1 < packing.begins.size(); ++row) {
     int sum = 0, count = 0;
     for (std::uint32_t i = packing.begins[row]; i < packing.begins[row + 1]; ++i, ++count) {
@@ -38,9 +38,9 @@ TEST_CASE("packing holds each sample once and no row is over-full", "[text][prop
     }
     REQUIRE(count > 0);
     REQUIRE(sum <= sequence);
-    most = std::max(most, count);
+    max = std::max(max, count);
   }
-  REQUIRE(packing.max_samples == most);
+  REQUIRE(packing.max_samples == max);
 }
 
 TEST_CASE("packing is a function of the seed, and close to full rows", "[text]") {

@@ -31,7 +31,7 @@ TextRow read(const TextDataset& rows, std::int64_t index) {
   row.tokens.assign(length, -1);
   row.labels.assign(length, -1);
   row.weights.assign(length, -1);
-  row.positions.assign(rows.most_packed() > 0 ? length : 0, -1);
+  row.positions.assign(rows.max_packed() > 0 ? length : 0, -1);
   row.length = rows.read(index,
                          {.tokens = row.tokens,
                           .labels = row.labels,
@@ -72,7 +72,7 @@ TEST_CASE("a label is the token that follows in its sample, and fill has none", 
   REQUIRE(all->size() == 1);
   REQUIRE(all->sequence() == 8);
   REQUIRE(all->vocab_size() == kBytePad + 1);
-  REQUIRE(all->most_packed() == 0);
+  REQUIRE(all->max_packed() == 0);
   const std::vector<std::int64_t> tokens = {'Q', 'x', 'A', 'y', 'z', kByteEnd, kBytePad, kBytePad};
   TextRow row = read(*all, 0);
   REQUIRE(row.tokens == tokens);
@@ -110,11 +110,11 @@ TEST_CASE("packed rows hold each sample whole, and labels never cross", "[text][
   const auto rows = fixture.rows(3);
   REQUIRE(rows->size() < 150);
   std::map<std::string, int> seen;
-  int most = 0;
+  int max = 0;
   for (std::int64_t r = 0; r < rows->size(); ++r) {
     const TextRow row = read(*rows, r);
     REQUIRE(row.starts.at(0) == 0);
-    most = std::max(most, static_cast<int>(row.starts.size()));
+    max = std::max(max, static_cast<int>(row.starts.size()));
     std::int64_t targets = 0;
     for (std::size_t s = 0; s < row.starts.size(); ++s) {
       const auto begin = static_cast<std::size_t>(row.starts[s]);
@@ -142,7 +142,7 @@ TEST_CASE("packed rows hold each sample whole, and labels never cross", "[text][
     REQUIRE(rows->targets(r) == targets);
     REQUIRE(row.length == std::ssize(row.tokens) - std::ranges::count(row.tokens, kBytePad));
   }
-  REQUIRE(rows->most_packed() == most);
+  REQUIRE(rows->max_packed() == max);
   REQUIRE(seen.size() == lines.size());
   for (const auto& [q, a] : lines) REQUIRE(seen[fmt::format("Q{}A{}", q, a)] == 1);
 }

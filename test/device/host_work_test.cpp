@@ -81,8 +81,8 @@ TEST_CASE("a pool's threads stay on the cores that they are given", "[device]") 
 }
 
 /// A denormal, as the compiler cannot know.
-float half_of_least(float least) {
-  volatile float x = least;
+float half_of_min(float min) {
+  volatile float x = min;
   x = x * 0.5f;
   return x;
 }
@@ -90,20 +90,20 @@ float half_of_least(float least) {
 TEST_CASE("a pool's threads keep denormals whatever its maker does with them", "[device]") {
   std::jthread([] {
     if (!at::globalContext().setFlushDenormal(true)) return;  // this CPU cannot
-    REQUIRE(half_of_least(1.17549435e-38f) == 0.0f);
+    REQUIRE(half_of_min(1.17549435e-38f) == 0.0f);
     HostPool pool({.threads = 2});
     const std::thread::id caller = std::this_thread::get_id();
     std::atomic<int> flushed = 0, kept = 0;
     while (kept == 0 && flushed == 0) {
       pool.parallel_for(64, 1, [&](std::int64_t, std::int64_t) {
         if (std::this_thread::get_id() == caller) return;
-        const float half = half_of_least(1.17549435e-38f);
+        const float half = half_of_min(1.17549435e-38f);
         ++(half == 0.0f ? flushed : kept);
       });
     }
     use_default_arithmetic();
     REQUIRE(flushed == 0);
-    REQUIRE(half_of_least(1.17549435e-38f) != 0.0f);
+    REQUIRE(half_of_min(1.17549435e-38f) != 0.0f);
   }).join();
 }
 

@@ -50,8 +50,8 @@ inline void* data(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); 
 /// lets the host get ahead of the GPU.
 inline double seconds_of(const std::function<Run()>& make, double bytes) {
   const at::Tensor large = random32({1 << 30});
-  const auto count = [](double wanted, double least, double most) {
-    return static_cast<std::size_t>(std::clamp(std::ceil(wanted), least, most));
+  const auto count = [](double wanted, double min, double max) {
+    return static_cast<std::size_t>(std::clamp(std::ceil(wanted), min, max));
   };
   const std::size_t num_launches = count(kRoundBytes / bytes, 8, 64);
   const std::size_t num_sets = count(kRotatedBytes / bytes, bytes < 2e9 ? 2 : 1, 64);

@@ -197,7 +197,7 @@ TEST_CASE("GPU: a gated product's gradients in codes are near their reference",
                            .gains = test::fp32(t[3]),
                            .gate = gate};
   };
-  const auto most = [&](const Tensors& t) {
+  const auto max = [&](const Tensors& t) {
     return kernels::AbsMax{.x = test::in(t[1]),
                            .partial = test::fp32(t[2]),
                            .count = t[1].numel(),
@@ -219,10 +219,10 @@ TEST_CASE("GPU: a gated product's gradients in codes are near their reference",
                                 .gate = gate};
   };
   kernels::reference::swiglu(forward(host));
-  kernels::reference::abs_max(most(host));
+  kernels::reference::abs_max(max(host));
   kernels::reference::swiglu_codes(args(host));
   kernels::cuda::swiglu(forward(gpu), ops::current_stream());
-  kernels::cuda::abs_max(most(gpu), ops::current_stream());
+  kernels::cuda::abs_max(max(gpu), ops::current_stream());
   kernels::cuda::swiglu_codes(args(gpu), ops::current_stream());
   REQUIRE(gpu[2].max().cpu().equal(host[2].max()));
   REQUIRE(test::far(gpu[3].max(), host[3].max(), at::kFloat, 64) == "");

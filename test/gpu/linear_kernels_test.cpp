@@ -211,7 +211,7 @@ TEST_CASE("GPU: FP8 codes and scale equal the reference bit for bit", "[gpu][ker
                         at::zeros({cols, rows}, codes), at::zeros({kernels::kAbsMaxPartials}),
                         at::full({1}, 0.01, at::kFloat)};
   const Tensors gpu = test::clones(host, at::kCUDA);
-  const auto most = [&](const Tensors& t) {
+  const auto max = [&](const Tensors& t) {
     return kernels::AbsMax{.x = in(t[0]),
                            .partial = fp32(t[3]),
                            .count = t[0].numel(),
@@ -228,9 +228,9 @@ TEST_CASE("GPU: FP8 codes and scale equal the reference bit for bit", "[gpu][ker
                              .format = format,
                              .dtype = ops::kernel_dtype(t[0])};
   };
-  kernels::reference::abs_max(most(host));
+  kernels::reference::abs_max(max(host));
   kernels::reference::quantize(args(host));
-  kernels::cuda::abs_max(most(gpu), ops::current_stream());
+  kernels::cuda::abs_max(max(gpu), ops::current_stream());
   kernels::cuda::quantize(args(gpu), ops::current_stream());
   REQUIRE(gpu[3].max().item<float>() == host[3].max().item<float>());
   for (const std::size_t i : {1, 2, 4}) {

@@ -16,7 +16,7 @@ namespace dstrain::hub {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t kMost = 1 << 20;
+constexpr std::int64_t kMax = 1 << 20;
 
 std::string header(const std::string& path, char type, std::size_t size,
                    const std::string& link = "") {
@@ -66,7 +66,7 @@ std::string unpacked(const test::TempDir& folder, const std::string& bytes) {
   write_file_atomically(folder / "a.tar.gz", bytes);
   fs::create_directories(folder / "in/to");
   try {
-    unpack(folder / "a.tar.gz", folder / "in/to", kMost);
+    unpack(folder / "a.tar.gz", folder / "in/to", kMax);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -133,7 +133,7 @@ TEST_CASE("a broken archive, and one that holds too much, end in an error", "[hu
   CHECK(unpacked(folder, "hello").find("no gzip") != std::string::npos);
   CHECK(unpacked(folder, gzip(std::string(600, 'x'))).find("no tar") != std::string::npos);
   CHECK(unpacked(folder, gzip(file("b", "x"))).find("cut off") != std::string::npos);
-  CHECK(unpacked(folder, gzip(header("b", '0', kMost + 1) + kEnd)).find("more than it should") !=
+  CHECK(unpacked(folder, gzip(header("b", '0', kMax + 1) + kEnd)).find("more than it should") !=
         std::string::npos);
   fs::remove_all(folder / "in");
   CHECK_FALSE(unpacked(folder, gzip(file("b", "x") + file("b", "y") + kEnd)).empty());

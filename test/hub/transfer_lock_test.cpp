@@ -26,19 +26,19 @@ constexpr auto kNever = [] { return false; };
 
 TEST_CASE("one of many holds the lock at a time", "[hub][not_emulated]") {
   const TempDir folder;
-  std::atomic<int> inside = 0, most = 0, turns = 0;
+  std::atomic<int> inside = 0, max = 0, turns = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
     threads.emplace_back([&] {
       const TransferLock lock(folder.path() / "locks/a", folder.path() / "part", kNever);
       const int now = ++inside;
-      if (now > most) most = now;
+      if (now > max) max = now;
       std::this_thread::sleep_for(milliseconds(5));
       --inside;
       ++turns;
     });
   for (std::thread& thread : threads) thread.join();
-  CHECK(most == 1);
+  CHECK(max == 1);
   CHECK(turns == 8);
   CHECK(fs::is_empty(folder.path() / "locks"));
 }

@@ -100,19 +100,19 @@ def deepspeed_hosts(words, environment):
 
 
 def torchrun_ranks(words):
-    """(least nodes, most nodes, ranks of each); ranks None: as many as the machine has."""
+    """(min nodes, max nodes, ranks of each); ranks None: as many as the machine has."""
     arguments = quietly(torchrun.parse_args, words)
     try:
-        least, most = torchrun.parse_min_max_nnodes(arguments.nnodes)
-        if least < 1 or most < least:
+        min_nodes, max_nodes = torchrun.parse_min_max_nnodes(arguments.nnodes)
+        if min_nodes < 1 or max_nodes < min_nodes:
             raise Refused("nnodes")
         each = arguments.nproc_per_node
         if each in ("auto", "gpu", "cpu"):
-            return least, most, None
+            return min_nodes, max_nodes, None
         each = torchrun.determine_local_world_size(each)
         if each < 1:
             raise Refused("nproc_per_node")
-        return least, most, each
+        return min_nodes, max_nodes, each
     except (ValueError, RuntimeError) as error:
         raise Refused(str(error)) from None
 
@@ -410,8 +410,8 @@ def reference(program, words, script, environment):
         hosts = deepspeed_hosts([*words, *script], environment)
         return hosts, sum(len(slots) for _, slots in hosts), {}
     if program[-1].startswith("torch"):
-        least, most, each = torchrun_ranks([*words, *script])
-        return None, most * each if each else None, {}
+        min_nodes, max_nodes, each = torchrun_ranks([*words, *script])
+        return None, max_nodes * each if each else None, {}
     started, ranks_environment = accelerate_start([*words, *script])
     if isinstance(started, int):
         return None, started, ranks_environment

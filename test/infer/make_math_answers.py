@@ -35,8 +35,8 @@ def expression(text):
     return seen[0] if seen else None
 
 
-def digits(most):
-    return "".join(draw.choice("0123456789") for _ in range(draw.randrange(1, most + 1)))
+def digits(max_count):
+    return "".join(draw.choice("0123456789") for _ in range(draw.randrange(1, max_count + 1)))
 
 
 def gsm_text():

@@ -241,11 +241,11 @@ TEST_CASE("rows of several ranks are sorted by expert, those of an expert by ran
   CHECK(place(at::zeros({4}, at::kInt), 2, 0).numel() == 0);
 
   const std::int64_t ranks = GENERATE(1, 2, 8), experts = GENERATE(1, 4, 64, 300);
-  const int most = GENERATE(0, 1, 700);
-  CAPTURE(device.str(), ranks, experts, most);
+  const int max = GENERATE(0, 1, 700);
+  CAPTURE(device.str(), ranks, experts, max);
   test::Random random(7);
   const at::Tensor many =
-      (random({ranks * experts}).abs() * 1e6).to(at::kLong).remainder(most + 1).to(at::kInt);
+      (random({ranks * experts}).abs() * 1e6).to(at::kLong).remainder(max + 1).to(at::kInt);
   const auto rows = many.sum().item<std::int64_t>();
   CHECK(place(many, experts, rows).equal(ops::place_by_expert(many, experts, rows)));
 }

@@ -36,29 +36,29 @@ TEST_CASE("quantize keeps all to half a step, and the largest of values exactly"
   const at::Tensor x = random({32, 48}) * 1e-3;
   const auto q = ops::quantize(x, format, Sides::both);
   const at::Tensor error = (decoded(q.rows, q.scale) - x).abs();
-  const at::Tensor most = x.abs().max();
+  const at::Tensor max = x.abs().max();
   // Roundings to fp32: of the scale, its inverse, the product with each, and the limits here.
   const double fp32 = 1 + test::gamma(8);
   REQUIRE(error.le(x.abs() * (step * fp32 + test::gamma(8)) + q.scale * (smallest * fp32))
               .all()
               .item<bool>());
   if (format == Fp8Format::e4m3)
-    REQUIRE(far(decoded(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(most)))) == "");
+    REQUIRE(far(decoded(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(max)))) == "");
   REQUIRE(decoded(q.columns, q.scale).equal(decoded(q.rows, q.scale).t()));
 }
 
 TEST_CASE("codes of gradients stand for the same numbers whatever bound gives their scale",
           "[kernels][fp8]") {
   test::Random random(6);
-  const at::Tensor x = random({32, 48}) * 1e-3, most = x.abs().max();
+  const at::Tensor x = random({32, 48}) * 1e-3, max = x.abs().max();
   const auto exact = ops::quantize(x, Fp8Format::e5m2, Sides::rows);
   const float scale = exact.scale.item<float>();
   REQUIRE(std::exp2(std::round(std::log2(scale))) == scale);
-  REQUIRE(scale * 57344 >= most.item<float>());
-  REQUIRE(scale * 28672 < most.item<float>());
+  REQUIRE(scale * 57344 >= max.item<float>());
+  REQUIRE(scale * 28672 < max.item<float>());
   for (const double loose : {1.0, 1.1, 37.0, 5000.0}) {
     CAPTURE(loose);
-    const auto bound = ops::quantize(x, Fp8Format::e5m2, Sides::rows, {.maxima = most * loose});
+    const auto bound = ops::quantize(x, Fp8Format::e5m2, Sides::rows, {.maxima = max * loose});
     // Smaller ones are no normal numbers of e5m2.
     const at::Tensor normal = x.abs().ge(bound.scale * 0x1p-14);
     REQUIRE(normal.to(at::kFloat).mean().item<float>() > 0.99f);

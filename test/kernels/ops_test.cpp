@@ -212,8 +212,8 @@ TEST_CASE("embed_sequence takes any number of first tokens, and positions of ano
   // A position is a sum of 16 products, of weights that are rounded themselves and whose absolute
   // values add up to less than 2.
   const auto close = [&](const at::Tensor& found, const at::Tensor& wanted, double terms) {
-    const double most = wanted.abs().max().item<double>();
-    return (found.to(at::kDouble) - wanted).abs().max().item<double>() <= terms * unit * most;
+    const double max = wanted.abs().max().item<double>();
+    return (found.to(at::kDouble) - wanted).abs().max().item<double>() <= terms * unit * max;
   };
   CHECK(close(y, y64.view(y.sizes()), 40));
   CHECK(close(patches.grad(), patches64.grad(), 1));

@@ -100,7 +100,7 @@ TEST_CASE("backward of norms fits the shared memory of each card", "[kernels]") 
       const std::size_t staged = norm_backward_bytes(width, dtype, true),
                         held = norm_backward_bytes(width, dtype, false);
       CAPTURE(width, static_cast<int>(dtype), staged, held);
-      CHECK(held <= kernels::cuda::kLeastSharedBlock);
+      CHECK(held <= kernels::cuda::kMinSharedBlock);
       for (const GpuLimits& limits : kCapabilities) {
         CAPTURE(limits.major, limits.minor);
         if (staged <= limits.shared_block) continue;

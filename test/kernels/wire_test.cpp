@@ -24,7 +24,7 @@ namespace {
 using namespace test;
 
 constexpr double kRoundedUp = 1 + 0x1p-7;
-constexpr double kLeast = 0x1p-100;  // the least scale
+constexpr double kMin = 0x1p-100;  // the least scale
 
 bool everywhere(const at::Tensor& condition) { return condition.all().item<bool>(); }
 at::Tensor as_double(const at::Tensor& x) { return x.to(at::kDouble); }
@@ -34,7 +34,7 @@ std::uint8_t* bytes(const at::Tensor& coded) {
 
 /// The largest that the scale of each element's block may be.
 at::Tensor scale_bound(const at::Tensor& x, CodeFormat format) {
-  return (block_largest(x) * (kRoundedUp / largest_of(format))).clamp_min(kLeast);
+  return (block_largest(x) * (kRoundedUp / largest_of(format))).clamp_min(kMin);
 }
 
 /// How far a value may lie from its code: half a step, a step at random.
@@ -58,7 +58,7 @@ TEST_CASE("a coded value is half a step from its own at most, and one rounding o
   const at::Tensor decoded = as_double(dequantized(quantized(w, format), elements, format, slot));
   const double rounding = slot == at::kFloat ? 0 : unit_roundoff(slot);
   REQUIRE(everywhere((decoded - as_double(w)).abs() <=
-                     code_bound(w, format) + decoded.abs() * rounding + least_rounding(slot)));
+                     code_bound(w, format) + decoded.abs() * rounding + min_rounding(slot)));
 }
 
 TEST_CASE("fp16 slots hold what fits", "[kernels][wire]") {
@@ -242,7 +242,7 @@ TEST_CASE("random rounding is right on average", "[kernels][wire]") {
   const at::Tensor scale =
       dequantized(quantized(largest, CodeFormat::int4), elements, CodeFormat::int4)
           .div(7)
-          .clamp_min(kLeast);
+          .clamp_min(kMin);
   at::Tensor sum = at::zeros({1, elements}, at::kDouble);
   for (int step = 0; step < steps; ++step) {
     sum += as_double(

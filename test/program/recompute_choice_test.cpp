@@ -95,10 +95,10 @@ TEST_CASE("a choice fits, and none of its blocks could be left out", "[recompute
       GENERATE(-1, 0, 1);  // a block whose recomputation costs more than its place says
   Case c = test::make_case(stage, 2, 1, blocks, {.micro_batches = micro_batches});
   if (dear >= 0 && dear < blocks) c.cost.blocks[static_cast<std::size_t>(dear)].forward_flops *= 10;
-  const Bytes whole = peak(c, {}), least = peak(c, test::recomputed(true));
-  CAPTURE(stage, blocks, micro_batches, dear, whole, least);
-  CHECK(least <= whole);
-  for (Bytes limit = least; limit < whole; limit += 97) {
+  const Bytes whole = peak(c, {}), min = peak(c, test::recomputed(true));
+  CAPTURE(stage, blocks, micro_batches, dear, whole, min);
+  CHECK(min <= whole);
+  for (Bytes limit = min; limit < whole; limit += 97) {
     const RecomputeChoice choice = choose_recompute(c.layout, c.cost, c.options, {.bytes = limit});
     CHECK(choice.needed == peak(c, choice.blocks));
     CHECK(choice.needed <= limit);
@@ -113,10 +113,9 @@ TEST_CASE("a choice fits, and none of its blocks could be left out", "[recompute
     CHECK(check(training_program(c.layout, c.cost, options), c.layout, c.cost).empty());
   }
   // What cannot fit recomputes all that frees anything, and says so.
-  const RecomputeChoice choice =
-      choose_recompute(c.layout, c.cost, c.options, {.bytes = least - 1});
+  const RecomputeChoice choice = choose_recompute(c.layout, c.cost, c.options, {.bytes = min - 1});
   CHECK(count_true(choice.blocks) == blocks - 1);
-  CHECK(choice.needed == least);
+  CHECK(choice.needed == min);
   CHECK(describe(choice).find("the plan still needs") != std::string::npos);
 }
 

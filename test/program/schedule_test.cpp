@@ -32,9 +32,9 @@ double lost(ScheduleName name, const Stages& stages, int micro_batches, const Li
 /// What a test draws.
 struct Draw {
   std::mt19937 random;
-  int from(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); }
-  double real(double least, double most) {
-    return std::uniform_real_distribution<double>(least, most)(random);
+  int from(int min, int max) { return std::uniform_int_distribution<int>(min, max)(random); }
+  double real(double min, double max) {
+    return std::uniform_real_distribution<double>(min, max)(random);
   }
 };
 
@@ -131,10 +131,10 @@ TEST_CASE("a schedule of visits holds what its memory allows", "[program][schedu
 }
 
 TEST_CASE("the dearest chunk of a cut costs least", "[program][schedule]") {
-  CHECK(least_maximum_cut({1, 1, 1, 1, 1, 3}, 3) == std::vector{0, 2, 5});
-  CHECK(least_maximum_cut({5, 1, 1}, 3) == std::vector{0, 1, 2});
-  CHECK(least_maximum_cut({2, 2}, 1) == std::vector{0});
-  CHECK_THROWS(least_maximum_cut({2, 2}, 3));
+  CHECK(minimax_cut({1, 1, 1, 1, 1, 3}, 3) == std::vector{0, 2, 5});
+  CHECK(minimax_cut({5, 1, 1}, 3) == std::vector{0, 1, 2});
+  CHECK(minimax_cut({2, 2}, 1) == std::vector{0});
+  CHECK_THROWS(minimax_cut({2, 2}, 3));
 }
 
 int lines_to_draw() {

@@ -261,8 +261,8 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const double length = held_up.action_end_s[i] - held_up.action_start_s[i];
-    const double least = action.kind == ActionKind::backward ? 2e3 : 1e3;
-    if (runs_block(action.kind)) CHECK((action.block == 1) == (length >= least * 0.999));
+    const double min = action.kind == ActionKind::backward ? 2e3 : 1e3;
+    if (runs_block(action.kind)) CHECK((action.block == 1) == (length >= min * 0.999));
   }
 
   // Between GPUs of a node that exchange by copies, tensor ranks hide what products run beside, but

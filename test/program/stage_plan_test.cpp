@@ -69,7 +69,7 @@ TEST_CASE("a searched cut is no worse than the one whose dearest chunk costs lea
   for (const ChunkCost& block : costs.blocks) all.push_back(block.all());
   for (const ChunkOrder order : {ChunkOrder::loop, ChunkOrder::v}) {
     const std::vector<int> rank = chunk_ranks(4, 2, order);
-    const Stages first{.first_block = least_maximum_cut(all, 8), .rank = rank};
+    const Stages first{.first_block = minimax_cut(all, 8), .rank = rank};
     CHECK(search_cut(Name::zero_bubble, rank, 16, costs).makespan <
           schedule_cut(Name::zero_bubble, first, 16, costs).makespan);
   }
@@ -206,9 +206,9 @@ TEST_CASE("less memory in flight makes a longer step", "[program][stages]") {
     p.recipe.parallel.stages.in_flight = in_flight;
     const Strategy s = p.strategy();
     steps.push_back(simulate(s.line, s.layout, p.cost, h200()).front().step_s);
-    Bytes most = 0;
-    for (const Program& program : s.line) most = std::max(most, peak_memory(program).activations);
-    peaks.push_back(most);
+    Bytes max = 0;
+    for (const Program& program : s.line) max = std::max(max, peak_memory(program).activations);
+    peaks.push_back(max);
   }
   CHECK(steps[0] >= steps[1]);
   CHECK(peaks[0] < peaks[1]);

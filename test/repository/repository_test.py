@@ -118,6 +118,18 @@ for name in files:
         if name not in MAY_DRAW and DRAW.search(code):
             problems.append(f"{name}:{number}: drives the terminal; use engine/base/output.h or launcher/base/console.h")
 
+# A bound is a max or a min.
+BOUND = re.compile(r"\bk(Most|Least|Fewest)\w*|\b(\w+_)?(most|least|fewest)(_\w+)?\b")
+NO_BOUND = re.compile(r"at_least|most_(likely|confused|often|there)")
+STRING = re.compile(r'"(\\.|[^"\\])*"')
+for name in files:
+    if not name.endswith((".h", ".cpp", ".cu", ".cuh")):
+        continue
+    for number, line in enumerate(re.sub(r'R"(\w*)\(.*?\)\1"', '""', (ROOT / name).read_text(), flags=re.S).split("\n"), 1):
+        found = BOUND.search(STRING.sub('""', line).split("//")[0])
+        if found and not NO_BOUND.search(found[0]):
+            problems.append(f"{name}:{number}: {found[0]}; names of bounds say max and min")
+
 for name in files:
     path = ROOT / name
     if path.stat().st_size > 1 << 20:

@@ -58,7 +58,7 @@ struct Bounded {
 };
 
 inline Bounded rounded(const Bounded& x, at::ScalarType dtype) {
-  return {x.value, x.error + x.reach() * unit_roundoff(dtype) + least_rounding(dtype)};
+  return {x.value, x.error + x.reach() * unit_roundoff(dtype) + min_rounding(dtype)};
 }
 
 /// Another view of the same elements: view(tensor) -> tensor without arithmetic.

@@ -23,7 +23,7 @@ inline std::string mutated(std::string text, std::mt19937& random) {
                                                       "null",
                                                       "\n",
                                                       std::string(300, 'a')};
-  const auto below = [&](std::size_t most) { return most == 0 ? 0 : random() % most; };
+  const auto below = [&](std::size_t max) { return max == 0 ? 0 : random() % max; };
   for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
     const std::size_t at = below(text.size() + 1);
     const std::size_t length = std::min(text.size() - at, below(16));

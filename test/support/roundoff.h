@@ -22,7 +22,7 @@ namespace dstrain::test {
 }
 
 /// Half the distance between subnormal numbers: what rounding loses near zero.
-[[nodiscard]] inline double least_rounding(at::ScalarType dtype) {
+[[nodiscard]] inline double min_rounding(at::ScalarType dtype) {
   return dtype == at::kHalf ? 0x1p-25 : 0x1p-127;  // bf16's and fp32's may be flushed to zero
 }
 

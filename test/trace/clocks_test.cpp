@@ -23,8 +23,8 @@ std::vector<HostClock> hosts(std::size_t count) {
 
 TEST_CASE("1,000 random offsets and drifts lie inside the interval that is told", "[trace]") {
   std::mt19937_64 random(3);
-  const auto uniform = [&](std::int64_t least, std::int64_t most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  const auto uniform = [&](std::int64_t min, std::int64_t max) {
+    return std::uniform_int_distribution<std::int64_t>(min, max)(random);
   };
   for (int round = 0; round < 1000; ++round) {
     const auto count = static_cast<std::size_t>(uniform(2, 5));

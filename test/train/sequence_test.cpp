@@ -175,8 +175,8 @@ TEST_CASE("an answer follows the whole prompt, however long it may become", "[tr
   const test::TempDir folder;
   write_data(folder);
   const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m");
-  const auto answers = [&](const char* most) {
-    return run(recipe_of(folder, model, {fmt::format("run.generate_tokens={}", most)}), 1).answers;
+  const auto answers = [&](const char* max) {
+    return run(recipe_of(folder, model, {fmt::format("run.generate_tokens={}", max)}), 1).answers;
   };
   const std::vector<std::string> brief = answers("2"), whole = answers("32");
   REQUIRE(brief.size() == 2);

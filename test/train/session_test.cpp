@@ -350,7 +350,7 @@ TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "
         {"parallel.zero.stage=3", "model.layers=4", "memory.recompute=auto",
          fmt::format("memory.limit={:.12f}", std::ldexp(static_cast<double>(limit), -30))});
   };
-  Bytes least = 0;  // with all blocks recomputed; ranks refuse a lower limit
+  Bytes min = 0;  // with all blocks recomputed; ranks refuse a lower limit
   const auto trained = [&](Bytes limit) {
     const Recipe recipe = recipe_of(limit);
     Trained result;
@@ -369,15 +369,15 @@ TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "
           machine.ranks_per_node = 2;
           const Strategy lowest =
               make_strategy(recipe_of(Bytes{1} << 20), session.cost(), 2, machine, rank);
-          least = lowest.recompute.value().needed;
+          min = lowest.recompute.value().needed;
         });
     return result;
   };
   const auto count = [](const Trained& t) { return std::ranges::count(t.choice.blocks, true); };
-  const Trained none = trained(Bytes{1} << 40), all = trained(least);
+  const Trained none = trained(Bytes{1} << 40), all = trained(min);
   CHECK(count(none) == 0);
   CHECK(count(all) >= 4);  // of five: the last one takes nothing from the peak
-  CHECK_THROWS_WITH(trained(least - 1), Catch::Contains("memory.limit is"));
+  CHECK_THROWS_WITH(trained(min - 1), Catch::Contains("memory.limit is"));
   const Trained some = trained((none.choice.needed + all.choice.needed) / 2);
   CHECK(count(some) > 0);
   CHECK(count(some) < count(all));

@@ -207,13 +207,13 @@ TEST_CASE("a file that was read does not stay in the process's memory", "[models
   const SafetensorsFile file(path);
   std::vector<float> values(kPiece);
   const std::int64_t before = host_resident_bytes();
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (std::size_t begin = 0; begin < kValues; begin += kPiece) {
     file.read("w", static_cast<std::int64_t>(begin), values);
-    most = std::max(most, host_resident_bytes() - before);
+    max = std::max(max, host_resident_bytes() - before);
   }
-  CHECK(most > 0);
-  CHECK(most < std::int64_t{32} << 20);
+  CHECK(max > 0);
+  CHECK(max < std::int64_t{32} << 20);
 }
 
 TEST_CASE("a value that is not finite is named with file, tensor and place",

@@ -20,14 +20,14 @@ constexpr const char* kUnpackAgain = "unpack the archive of the python version a
 
 /// The largest published file has 155 MB; as Python 3 writes it, half as much again.
 Pickle read_pickle(const fs::path& path) {
-  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
   const MappedFile file(path);
-  if (file.bytes().size() > kMostBytes)
+  if (file.bytes().size() > kMaxBytes)
     throw Error(ErrorKind::data,
                 fmt::format("{} has {} bytes, more than any file of CIFAR", path.string(),
                             file.bytes().size()),
                 kUnpackAgain);
-  return {file.bytes(), path.string(), {.text_bytes = kMostBytes}};
+  return {file.bytes(), path.string(), {.text_bytes = kMaxBytes}};
 }
 
 /// A file of the python version: a dict of data [images, 3072] and labels.
@@ -98,13 +98,13 @@ class PythonCifar final : public PackSource {
     return static_cast<std::int64_t>(all);
   }
   /// Those of one file at most.
-  std::size_t advance(std::size_t most) override {
+  std::size_t advance(std::size_t max) override {
     first_ += std::exchange(taken_, 0);
     if (batch_ < batches_.size() && first_ == batches_[batch_].size()) {
       ++batch_;
       first_ = 0;
     }
-    if (batch_ < batches_.size()) taken_ = std::min(most, batches_[batch_].size() - first_);
+    if (batch_ < batches_.size()) taken_ = std::min(max, batches_[batch_].size() - first_);
     return taken_;
   }
   [[nodiscard]] int label(std::size_t at) const override {

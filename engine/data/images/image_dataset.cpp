@@ -114,7 +114,7 @@ std::int64_t ImageDataset::stored_bytes(std::int64_t index) const {
 }
 
 std::int64_t ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) const {
-  DecodeRequest request = {.least_side = shape().height};
+  DecodeRequest request = {.min_side = shape().height};
   if (cuts_windows()) {
     request = window_request(index, epoch);
   } else {
@@ -133,7 +133,7 @@ DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epo
   return {.window = [this, sample, epoch](
                         int width,
                         int height) { return choices_->window(epoch, sample, width, height); },
-          .least_side = choices_->side()};
+          .min_side = choices_->side()};
 }
 
 /// Sample `index` with the random choices of sample `choices_of`.

@@ -79,8 +79,8 @@ ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
               kHint);
 }
 
-RgbImage decode_image(std::string_view bytes, int least_side, const std::string& name) {
-  return decode_part(bytes, {.least_side = least_side}, name).image;
+RgbImage decode_image(std::string_view bytes, int min_side, const std::string& name) {
+  return decode_part(bytes, {.min_side = min_side}, name).image;
 }
 
 }  // namespace dstrain

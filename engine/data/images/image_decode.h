@@ -36,7 +36,7 @@ struct DecodeRequest {
   std::function<ImageWindow(int width, int height)> window = nullptr;
   /// A JPEG is decoded at half, a quarter or an eighth of its size where the shorter side of what
   /// is needed is still this; kFullSize: never.
-  int least_side = kFullSize;
+  int min_side = kFullSize;
   /// Held while an image of more than kLargeImagePixels is decoded, so that several threads need
   /// the memory of one of them; null: no limit.
   std::mutex* large = nullptr;
@@ -61,7 +61,6 @@ struct ImagePart {
 [[nodiscard]] ImagePart cut_part(std::span<const std::uint8_t> pixels, int width, int height,
                                  int channels, const DecodeRequest& request);
 /// All of it.
-[[nodiscard]] RgbImage decode_image(std::string_view bytes, int least_side,
-                                    const std::string& name);
+[[nodiscard]] RgbImage decode_image(std::string_view bytes, int min_side, const std::string& name);
 
 }  // namespace dstrain

@@ -52,14 +52,13 @@ class ImageFiles final : public ImageDataset {
 
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
     const auto frame_bytes = static_cast<std::size_t>(shape().bytes());
-    return read_parts(index, {.least_side = resize_.side},
-                      [&](int frame, const ImagePart& part, const ImageView&) {
-                        const auto to = pixels.subspan(
-                            static_cast<std::size_t>(frame) * frame_bytes, frame_bytes);
-                        const auto resize =
-                            stored_ == Stored::square ? resize_to_square : resize_to_middle;
-                        resize(part.image, resize_, to);
-                      });
+    return read_parts(
+        index, {.min_side = resize_.side}, [&](int frame, const ImagePart& part, const ImageView&) {
+          const auto to =
+              pixels.subspan(static_cast<std::size_t>(frame) * frame_bytes, frame_bytes);
+          const auto resize = stored_ == Stored::square ? resize_to_square : resize_to_middle;
+          resize(part.image, resize_, to);
+        });
   }
   [[nodiscard]] std::int64_t stored_bytes(std::int64_t index) const override {
     std::int64_t bytes = 0;
@@ -87,7 +86,7 @@ class ImageFiles final : public ImageDataset {
       const std::function<void(int, const ImagePart&, const ImageView&)>& take) const override {
     DecodeRequest own = request;
     own.large = &large_;
-    if (!jpeg_scaling_) own.least_side = kFullSize;
+    if (!jpeg_scaling_) own.min_side = kFullSize;
     const auto at = static_cast<std::size_t>(index);
     for (int frame = 0; frame < list_.frames; ++frame) {
       const ImagePart part =

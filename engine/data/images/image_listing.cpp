@@ -45,12 +45,12 @@ void OtherFiles::add(const OtherFiles& more) {
 }
 
 std::string OtherFiles::describe() const {
-  constexpr std::size_t kMostNamed = 8;
+  constexpr std::size_t kMaxNamed = 8;
   std::string text;
   std::size_t named = 0;
   std::int64_t more = 0;
   for (const auto& [extension, count] : by_extension) {
-    if (named++ >= kMostNamed) {
+    if (named++ >= kMaxNamed) {
       more += count;
       continue;
     }

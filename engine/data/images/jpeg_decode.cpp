@@ -36,13 +36,13 @@ std::vector<std::uint8_t> cmyk_to_rgb(std::span<const std::uint8_t> cmyk) {
   return rgb;
 }
 
-/// Largest of 1, 2, 4 and 8 by which a side of `shorter` may be divided and still be `least_side`.
+/// Largest of 1, 2, 4 and 8 by which a side of `shorter` may be divided and still be `min_side`.
 /// The decoder has more scales, but its other transforms take longer than the whole image.
-unsigned choose_divisor(int shorter, int least_side) {
+unsigned choose_divisor(int shorter, int min_side) {
   unsigned best = 1;
   for (const unsigned divisor : {2u, 4u, 8u}) {
     const int scaled = (shorter + static_cast<int>(divisor) - 1) / static_cast<int>(divisor);
-    if (scaled >= least_side) best = divisor;
+    if (scaled >= min_side) best = divisor;
   }
   return best;
 }
@@ -230,7 +230,7 @@ ImagePart decode_jpeg(std::string_view bytes, const DecodeRequest& request,
   if (request.large != nullptr && std::int64_t{size.width} * size.height > kLargeImagePixels)
     alone = std::unique_lock(*request.large);
   return decoder.read(window,
-                      choose_divisor(std::min(window.width, window.height), request.least_side));
+                      choose_divisor(std::min(window.width, window.height), request.min_side));
 }
 
 std::string encode_jpeg(const RgbImage& image, int quality) {

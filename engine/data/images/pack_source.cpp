@@ -35,9 +35,9 @@ std::string ListSource::made_from() const {
   return text;
 }
 
-std::size_t ListSource::advance(std::size_t most) {
+std::size_t ListSource::advance(std::size_t max) {
   first_ += taken_;
-  taken_ = std::min(most, list_.items.size() - first_);
+  taken_ = std::min(max, list_.items.size() - first_);
   return taken_;
 }
 

@@ -21,7 +21,7 @@ class PackSource {
   /// Called once, before the first advance(); how many samples there are.
   [[nodiscard]] virtual std::int64_t open() = 0;
   /// Takes in the next samples, at most so many, in the place of those before; how many.
-  virtual std::size_t advance(std::size_t most) = 0;
+  virtual std::size_t advance(std::size_t max) = 0;
   /// An image of sample `at` of those taken in, and its bytes where it is a file. Several threads
   /// call it at once. Error{data} names file and record.
   [[nodiscard]] virtual ImagePart image(std::size_t at, int frame, const DecodeRequest& request,
@@ -42,7 +42,7 @@ class ListSource final : public PackSource {
   [[nodiscard]] int classes() const override { return list_.classes; }
   [[nodiscard]] int frames() const override { return list_.frames; }
   [[nodiscard]] std::int64_t open() override { return std::ssize(list_.items); }
-  std::size_t advance(std::size_t most) override;
+  std::size_t advance(std::size_t max) override;
   [[nodiscard]] ImagePart image(std::size_t at, int frame, const DecodeRequest& request,
                                 std::string& file) const override;
   [[nodiscard]] int label(std::size_t at) const override { return item(at).label; }

@@ -25,7 +25,7 @@ using text::ParquetReader;
 using text::ParquetType;
 using text::ParquetValue;
 
-constexpr int kMostClasses = 1 << 20;
+constexpr int kMaxClasses = 1 << 20;
 
 std::vector<fs::path> files_of_split(const fs::path& place, const std::string& split) {
   auto files = text::parquet_files(place, split + "-").files;
@@ -48,8 +48,8 @@ std::vector<fs::path> test_files(const fs::path& place) {
 nlohmann::json features_of(const ParquetReader& reader, const fs::path& file) {
   const std::string text = reader.metadata("huggingface");
   if (text.empty()) return {};
-  constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
-  const auto json = parse_json(text, file.string() + ": metadata huggingface", {kMostBytes});
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 20;
+  const auto json = parse_json(text, file.string() + ": metadata huggingface", {kMaxBytes});
   const nlohmann::json* at = &json;
   for (const char* key : {"info", "features"}) {
     const auto found = at->is_object() ? at->find(key) : at->end();
@@ -65,7 +65,7 @@ std::vector<std::string> names_of(const nlohmann::json& features, const std::str
   const auto feature = features.is_object() ? features.find(column) : features.end();
   if (!features.is_object() || feature == features.end() || !feature->is_object()) return names;
   const auto list = feature->find("names");
-  if (list == feature->end() || !list->is_array() || list->size() > kMostClasses) return names;
+  if (list == feature->end() || !list->is_array() || list->size() > kMaxClasses) return names;
   for (const auto& name : *list) {
     if (!name.is_string()) return {};
     names.push_back(name.get<std::string>());
@@ -132,7 +132,7 @@ int count_classes(const std::vector<fs::path>& files, const std::string& column)
                                    largest = std::max(largest, row[0]->integers[0]);
                                });
   }
-  if (largest >= 0 && largest < kMostClasses) return static_cast<int>(largest) + 1;
+  if (largest >= 0 && largest < kMaxClasses) return static_cast<int>(largest) + 1;
   throw Error(ErrorKind::data, fmt::format("{}: the largest label of column {} is {}",
                                            files.front().string(), column, largest));
 }
@@ -155,9 +155,9 @@ class ParquetSource final : public PackSource {
   [[nodiscard]] int classes() const override { return images_.classes; }
   [[nodiscard]] std::int64_t open() override { return count_rows(images_); }
 
-  std::size_t advance(std::size_t most) override {
+  std::size_t advance(std::size_t max) override {
     rows_.clear();
-    while (rows_.size() < most && (next_ < ready_ || read_more())) {
+    while (rows_.size() < max && (next_ < ready_ || read_more())) {
       const ParquetValue &image = values_[0][next_], &label = values_[1][next_];
       Row row{.file = file_ - 1, .number = ++number_};
       if (image.null) {

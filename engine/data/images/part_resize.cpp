@@ -130,7 +130,7 @@ void PartResize::enqueue(std::span<const DevicePart> parts, Interpolation filter
   std::uint8_t* const made = squares_.of(squares.end());
 
   std::vector<ResizePass> passes(2 * parts.size());
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const DevicePart& part = parts[i];
     const ResizePlan& plan = plans[i];
@@ -155,13 +155,13 @@ void PartResize::enqueue(std::span<const DevicePart> parts, Interpolation filter
       second = by_rows(halfway, across * kPixel, square, across);
     }
     for (const ResizePass* pass : {&first, &second})
-      most = std::max(most, std::int64_t{pass->lines} * pass->count);
+      max = std::max(max, std::int64_t{pass->lines} * pass->count);
   }
   put(std::span<const ResizePass>(passes), host + passes_at);
   check_units(cudaMemcpyAsync(table, host, tables.end(), cudaMemcpyHostToDevice, on));
   const auto* const all = reinterpret_cast<const ResizePass*>(table + passes_at);
-  kernels::cuda::resize_passes({all, parts.size()}, most, stream);
-  kernels::cuda::resize_passes({all + parts.size(), parts.size()}, most, stream);
+  kernels::cuda::resize_passes({all, parts.size()}, max, stream);
+  kernels::cuda::resize_passes({all + parts.size(), parts.size()}, max, stream);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     check_units(cudaMemcpyAsync(parts[i].pixels.data(), made + square_at[i], parts[i].pixels.size(),
                                 cudaMemcpyDeviceToHost, on));

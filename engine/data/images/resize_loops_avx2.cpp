@@ -16,9 +16,9 @@ constexpr int kLowerBits = 11;
 class TapPairs {
  public:
   TapPairs(const Taps& taps, int width) {
-    int most = 0;
-    for (std::size_t i = 0; i < taps.size(); ++i) most = std::max(most, taps.count(i));
-    pairs_ = (most + 1) / 2;
+    int max = 0;
+    for (std::size_t i = 0; i < taps.size(); ++i) max = std::max(max, taps.count(i));
+    pairs_ = (max + 1) / 2;
     if (2 * pairs_ > width) return;
     const auto per_output = static_cast<std::size_t>(pairs_) * 4;
     parts_.resize(taps.size() * per_output);
@@ -103,8 +103,8 @@ template <>
 void Loops<Avx2>::rgb_columns(const std::uint8_t* from, int width, std::size_t rows,
                               const Taps& taps, std::uint8_t* to) {
   const TapPairs pairs(taps, width);
-  constexpr int kLeastWidth = 4;  // a register may reach into the next row, not beyond it
-  const bool wide = pairs.fit() && width >= kLeastWidth;
+  constexpr int kMinWidth = 4;  // a register may reach into the next row, not beyond it
+  const bool wide = pairs.fit() && width >= kMinWidth;
   const auto convert = pairs.pairs() == 1   ? two_rows<1>
                        : pairs.pairs() == 2 ? two_rows<2>
                        : pairs.pairs() == 3 ? two_rows<3>

@@ -30,8 +30,8 @@ inline void two_rgb_rows(const std::uint8_t* a, const std::uint8_t* b, const Tap
     }
     const Words whole = sum >> kWeightBits;
     const Words positive = whole > 0 ? whole : Words{};
-    const Words most = Words{} + 255;
-    const auto made = __builtin_convertvector(positive < most ? positive : most, Bytes);
+    const Words max = Words{} + 255;
+    const auto made = __builtin_convertvector(positive < max ? positive : max, Bytes);
     // Four bytes at once, of which the next output writes the last one over.
     const std::size_t size = i + 1 < taps.size() ? 4 : 3;
     std::memcpy(to_a, &made, size);

@@ -27,7 +27,7 @@ namespace dstrain::formats {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kMostClasses = 1 << 20;
+constexpr int kMaxClasses = 1 << 20;
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 32;
 
 /// Where the label of a sample stands.
@@ -76,7 +76,7 @@ int read_label(const TarFile& tar, const TarMember& member, const LabelPlace& pl
     if (field->is_number_integer()) label = field->get<std::int64_t>();
     if (!label) refuse(fmt::format("field '{}' is {}, no class", place.field, shown_json(*field)));
   }
-  if (*label < 0 || *label >= kMostClasses) refuse(fmt::format("{} is no class", *label));
+  if (*label < 0 || *label >= kMaxClasses) refuse(fmt::format("{} is no class", *label));
   return static_cast<int>(*label);
 }
 

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
 /// Answers of a chat that data.split_turns takes: each sample has all before it.
-constexpr std::size_t kMostSplitTurns = 256;
+constexpr std::size_t kMaxSplitTurns = 256;
 
 class ChatEncoder {
  public:
@@ -113,9 +113,9 @@ class ChatEncoder {
       return message.role == chat::Role::assistant && message.trained;
     };
     const auto answers = std::ranges::count_if(chat.messages, is_answer);
-    if (std::cmp_greater(answers, kMostSplitTurns))
+    if (std::cmp_greater(answers, kMaxSplitTurns))
       throw Error(ErrorKind::data, fmt::format("{} answers; data.split_turns takes chats of {}",
-                                               answers, kMostSplitTurns));
+                                               answers, kMaxSplitTurns));
     for (std::size_t i = 0; i < chat.messages.size(); ++i) {
       if (!is_answer(chat.messages[i])) continue;
       const chat::Conversation part = chat::beginning_of(chat, i + 1);

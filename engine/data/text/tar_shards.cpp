@@ -50,8 +50,8 @@ std::vector<std::string> expand(const std::string& pattern) {
   const std::string first = pattern.substr(open + 1, dots - open - 1),
                     last = pattern.substr(dots + 2, close - dots - 2);
   const std::int64_t from = number_of(first), to = number_of(last);
-  constexpr std::int64_t kMost = 1000000;
-  if (from < 0 || to < from || to - from >= kMost) refuse("a range that does not go up");
+  constexpr std::int64_t kMax = 1000000;
+  if (from < 0 || to < from || to - from >= kMax) refuse("a range that does not go up");
   std::vector<std::string> all;
   for (std::int64_t i = from; i <= to; ++i) {
     const std::string number = fmt::format("{:0{}}", i, first.size());

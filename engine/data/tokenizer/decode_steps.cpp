@@ -17,7 +17,7 @@ namespace dstrain {
 namespace {
 
 constexpr int kDeepestStep = 16;
-constexpr std::size_t kMostStripped = 1 << 16;
+constexpr std::size_t kMaxStripped = 1 << 16;
 
 void read(const nlohmann::json& json, const std::string& path, const std::string& place, int depth,
           std::vector<DecodeStep>& steps) {
@@ -26,8 +26,8 @@ void read(const nlohmann::json& json, const std::string& path, const std::string
   const std::string type = fields.required_text("type");
   const auto count = [&](const char* key) {
     const nlohmann::json& value = fields.field(key);
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostStripped)
-      fields.refuse(key, fmt::format("a number of 0 to {}", kMostStripped));
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMaxStripped)
+      fields.refuse(key, fmt::format("a number of 0 to {}", kMaxStripped));
     return value.get<std::size_t>();
   };
   if (type == "Sequence" && depth < kDeepestStep) {

@@ -23,9 +23,8 @@ std::int64_t column_blocks(std::int64_t cols) {
 }  // namespace
 
 std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t most = std::max<std::int64_t>(1, (rows + 4 * kWarps - 1) / (4 * kWarps));
-  return std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(1, column_blocks(cols)), 1,
-                                  most);
+  const std::int64_t max = std::max<std::int64_t>(1, (rows + 4 * kWarps - 1) / (4 * kWarps));
+  return std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(1, column_blocks(cols)), 1, max);
 }
 
 namespace cuda {

@@ -9,7 +9,7 @@ namespace dstrain::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr std::int64_t kMostRows = 65535;  // of a grid
+constexpr std::int64_t kMaxRows = 65535;  // of a grid
 
 template <typename T, int V, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(const Swiglu a) {
@@ -56,7 +56,7 @@ void launch(const Args& args, const Launch& kernel) {
   if (args.rows == 0 || args.cols == 0) return;
   const bool packed = args.cols % kPack == 0;
   const dim3 grid(blocks_for(args.cols / (packed ? kPack : 1), kThreads),
-                  static_cast<unsigned>(std::min(args.rows, kMostRows)));
+                  static_cast<unsigned>(std::min(args.rows, kMaxRows)));
   with_type(args.dtype, [&](auto zero) {
     with_gate(args.gate, [&](auto gate) { kernel(zero, gate, grid, packed); });
   });

@@ -44,16 +44,16 @@ class Walk {
   std::int64_t rows_, packs_, row_step_, pack_step_, row_, pack_;
 };
 
-__device__ void store_max(float most, float* partial) {
+__device__ void store_max(float max, float* partial) {
   __shared__ float shared[kWarp];
-  most = block_max(most, shared);
-  if (threadIdx.x == 0) partial[blockIdx.x] = most;
+  max = block_max(max, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = max;
 }
 
 template <typename T, GateActivation kActivation>
 __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu a) {
   const std::int64_t packs = a.cols / kPack;
-  float most = 0, gain = 0;
+  float max = 0, gain = 0;
   Walk walk(a.rows, packs);
   constexpr int kAtOnce = 2;  // reads that need not wait for the write before
   for (std::int64_t left = walk.count(); left > 0; left -= kAtOnce) {
@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu 
         const float opened = activated<T, kActivation>(gate[i]).y;
         gain = fmaxf(gain, fmaxf(gate_slope(kActivation) * fabsf(up[i]), fabsf(opened)));
         gate[i] = opened * up[i];
-        most = fmaxf(most, fabsf(gate[i]));
+        max = fmaxf(max, fabsf(gate[i]));
       }
       store(a.h, at_h[k], Pack<T>::of(gate));
     }
   }
-  store_max(to_float(from_float<T>(most)), a.partial);  // rounding keeps the order
+  store_max(to_float(from_float<T>(max)), a.partial);  // rounding keeps the order
   if (a.gains == nullptr) return;
   __syncthreads();  // the block's shared words are read no more
   store_max(gain, a.gains);

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads) capped_softmax_kernel(const CappedSo
     for (int i = 0; i < kWidth; ++i) sum += exp2_of(kLog2E * (x[i] - next));
     largest = next;
   }
-  const float most = block_max(largest, shared);
-  sum = block_sum(largest == -INFINITY ? 0 : sum * exp2_of(kLog2E * (largest - most)), shared);
-  const float log_sum_exp = most + logf(sum);
+  const float max = block_max(largest, shared);
+  sum = block_sum(largest == -INFINITY ? 0 : sum * exp2_of(kLog2E * (largest - max)), shared);
+  const float log_sum_exp = max + logf(sum);
   if (threadIdx.x == 0) a.log_sum_exp[row] = log_sum_exp;
 
   T* shares = static_cast<T*>(a.shares) + row * a.keys;

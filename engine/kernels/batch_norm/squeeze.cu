@@ -10,7 +10,7 @@ using activation_math::with_activation;
 template <typename T>
 inline constexpr bool kExact = std::is_same_v<T, float>;
 
-constexpr int kMostThreads = 512;         ///< of a block whose image has many pixels
+constexpr int kMaxThreads = 512;          ///< of a block whose image has many pixels
 constexpr std::int64_t kFewBlocks = 256;  ///< about two per SM of an H100 or H200
 
 /// How the blocks of a sample share its channels and pixels: enough threads for the reads that have
@@ -68,7 +68,7 @@ __device__ void add_slots_by_halves(const float (&sum)[V], const ChannelShape& s
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kMostThreads, 2)
+__global__ void __launch_bounds__(kMaxThreads, 2)
     squeeze_kernel(const Squeeze a, const ChannelShape shape) {
   extern __shared__ float shared[];
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
 
 /// y = round(activation(x * scale + shift)) * gate.
 template <typename T, int V>
-__global__ void __launch_bounds__(kMostThreads, 2)
+__global__ void __launch_bounds__(kMaxThreads, 2)
     gated_apply_kernel(const BatchNormApply a, const ChannelShape shape) {
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
   const ChannelPlace place(shape, packs);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kWarp* kCombineRows)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     spread_mean_kernel(const SpreadMean a, const ChannelShape shape) {
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
   const ChannelPlace place(shape, packs);
@@ -235,9 +235,8 @@ void launch_samples(const char* name, const Args& args, const Kernel& kernel, cu
     with_channel_width(args.channels, [&](auto width) {
       constexpr int V = decltype(width)::value;
       // Several sums have registers and shared memory for fewer threads.
-      const SampleShape shape =
-          sample_shape(args.samples, args.pixels, args.channels / V,
-                       K > 1 ? kChannelThreads : kMostThreads, K > 0 ? 1 : 64);
+      const SampleShape shape = sample_shape(args.samples, args.pixels, args.channels / V,
+                                             K > 1 ? kChannelThreads : kMaxThreads, K > 0 ? 1 : 64);
       kernel(zero,
              width)<<<shape.grid(args.samples), static_cast<unsigned>(shape.channels.threads()),
                       block_sums_bytes<K, V>(shape.channels), stream>>>(args, shape.channels);

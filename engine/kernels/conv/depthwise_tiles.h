@@ -85,23 +85,23 @@ constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t heig
   t.slots = kDepthwiseThreads / t.lanes;
   t.strips = divided(width, columns);
   const std::int64_t wave = std::max<std::int64_t>(1, kMultiprocessors * resident / t.slabs),
-                     most = std::max<std::int64_t>(wave, kMaxBlocks / t.slabs);
-  double fewest = -1;
+                     max = std::max<std::int64_t>(wave, kMaxBlocks / t.slabs);
+  double shortest = -1;
   for (std::int64_t parts = 1; parts == 1 || parts <= height / 4; ++parts) {
     const std::int64_t even = divided(height, parts),
                        rows = std::max<std::int64_t>(2, even + even % 2),
                        segments = std::max(1, divided(height, rows)),
                        items = samples * segments * t.strips,
-                       all = std::max(1, divided(items, t.slots)), least = divided(all, most);
-    for (std::int64_t each = least; each < least + kMaxEach; ++each) {
+                       all = std::max(1, divided(items, t.slots)), min = divided(all, max);
+    for (std::int64_t each = min; each < min + kMaxEach; ++each) {
       const std::int64_t blocks = divided(all, each);
       // Where blocks follow one another, about a third of the last wave is idle.
       const double waves = blocks <= wave
                                ? 1
                                : static_cast<double>(blocks) / static_cast<double>(wave) + 0.3,
                    walked = waves * static_cast<double>(each * (rows + kernel - 1 + kStartRows));
-      if (fewest >= 0 && walked >= fewest) continue;
-      fewest = walked;
+      if (shortest >= 0 && walked >= shortest) continue;
+      shortest = walked;
       t.rows = static_cast<int>(rows);
       t.segments = static_cast<int>(segments);
       t.items = items;

@@ -25,16 +25,16 @@ struct Tiles {
 };
 
 Tiles tiles_of(std::int64_t samples, int out_height, int out_width, int rows,
-               int most = kMaxColumns) {
-  const int across = (out_width + most - 1) / most, share = (out_width + across - 1) / across,
+               int max = kMaxColumns) {
+  const int across = (out_width + max - 1) / max, share = (out_width + across - 1) / across,
             down = (out_height + rows - 1) / rows;
   return {.columns = (share + kFragment - 1) / kFragment * kFragment,
           .across = across,
           .down = down,
           .all = samples * across * down};
 }
-Tiles tiles_of(const DirectShape& s, int rows, int most = kMaxColumns) {
-  return tiles_of(s.samples, s.out_height, s.out_width, rows, most);
+Tiles tiles_of(const DirectShape& s, int rows, int max = kMaxColumns) {
+  return tiles_of(s.samples, s.out_height, s.out_width, rows, max);
 }
 
 }  // namespace
@@ -240,7 +240,7 @@ struct Backward {
   static constexpr bool kSharePixels = kEights % kWarps != 0;
   static constexpr int kOwn = kSharePixels ? kEights : kEights / kWarps;
   static constexpr int kWindow = W::kLines * K;
-  static_assert(bytes(kNarrowDirectColumns) <= kLeastSharedBlock);
+  static_assert(bytes(kNarrowDirectColumns) <= kMinSharedBlock);
   static_assert(!kSharePixels || sizeof(float) * kOut * kEights * 8 <= bytes(kNarrowDirectColumns));
 };
 

@@ -65,8 +65,8 @@ struct Scratch {
 };
 
 void check_sizes(std::int64_t rows, std::int64_t vocab, std::int64_t dim) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (dim % cuda::kPack != 0 || rows > kMost || vocab >= kMost) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (dim % cuda::kPack != 0 || rows > kMax || vocab >= kMax) {
     throw Error(
         ErrorKind::internal,
         "embed_tokens: " + std::to_string(rows) + " rows, " + std::to_string(vocab) +

@@ -23,10 +23,10 @@ using torch::autograd::variable_list;
 at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& table) {
   if (tokens.numel() > 0) {
     const auto [low, high] = at::aminmax(tokens);
-    const std::int64_t least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
+    const std::int64_t min = low.item<std::int64_t>(), max = high.item<std::int64_t>();
     DSTRAIN_CHECK(
-        least >= 0 && most < table.size(0),
-        fmt::format("embed_tokens: tokens {} to {}, table {}", least, most, shape_of(table)));
+        min >= 0 && max < table.size(0),
+        fmt::format("embed_tokens: tokens {} to {}, table {}", min, max, shape_of(table)));
   }
   return at::index_select(table, 0, tokens);
 }

@@ -8,15 +8,15 @@ namespace dstrain::kernels {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kPerLane = kMostExperts / cuda::kWarp;
+constexpr int kPerLane = kMaxExperts / cuda::kWarp;
 constexpr int kShareThreads = 512;
 constexpr std::int64_t kShareChunk = 256;  // rows that a block sums
-static_assert(kShareThreads >= kMostExperts);
+static_assert(kShareThreads >= kMaxExperts);
 
 std::int64_t share_chunks(std::int64_t rows) { return (rows + kShareChunk - 1) / kShareChunk; }
 
 void check_sizes(std::int64_t experts, std::int64_t chosen) {
-  if (experts < 1 || experts > kMostExperts || chosen < 1 || chosen > kMostChosen ||
+  if (experts < 1 || experts > kMaxExperts || chosen < 1 || chosen > kMaxChosen ||
       chosen > experts) {
     throw Error(ErrorKind::internal,
                 "router: " + std::to_string(chosen) + " of " + std::to_string(experts) + " experts",
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) route_backward_kernel(const Rou
 template <typename T>
 __global__ void __launch_bounds__(kShareThreads) sum_chunks_kernel(const ExpertSums a) {
   __shared__ float sums[kShareThreads];
-  __shared__ int counts[kMostExperts];
+  __shared__ int counts[kMaxExperts];
   const int thread = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
   const std::int64_t chunk = blockIdx.x, chunks = gridDim.x, sample = blockIdx.y;
   const std::int64_t begin = sample * a.sample_rows - a.first_row;

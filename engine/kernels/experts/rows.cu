@@ -10,14 +10,14 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kSortThreads = 512;  // a choice each
 constexpr int kSortWarps = kSortThreads / cuda::kWarp;
-static_assert(kSortThreads >= kMostExperts);
+static_assert(kSortThreads >= kMaxExperts);
 
 std::int64_t sort_chunks(std::int64_t choices) {
   return (choices + kSortThreads - 1) / kSortThreads;
 }
 
 void check_width(std::int64_t dim, std::int64_t chosen) {
-  if (dim % cuda::kPack != 0 || chosen < 1 || chosen > kMostChosen) {
+  if (dim % cuda::kPack != 0 || chosen < 1 || chosen > kMaxChosen) {
     throw Error(ErrorKind::internal,
                 "rows by expert: width " + std::to_string(dim) + ", " + std::to_string(chosen) +
                     " experts a row",
@@ -35,7 +35,7 @@ namespace cuda {
 namespace {
 
 __global__ void __launch_bounds__(kSortThreads) count_choices_kernel(const SortByExpert a) {
-  __shared__ int counts[kMostExperts];
+  __shared__ int counts[kMaxExperts];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < a.experts) counts[thread] = 0;
   __syncthreads();
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kSortThreads) count_choices_kernel(const SortB
 /// Counts of chunks to the first place of each chunk's choices of each expert.
 __global__ void __launch_bounds__(kSortThreads)
     place_chunks_kernel(const SortByExpert a, std::int64_t chunks) {
-  __shared__ int first[kMostExperts];
+  __shared__ int first[kMaxExperts];
   const int expert = static_cast<int>(threadIdx.x);
   const bool live = expert < a.experts;
   int total = 0;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }  // namespace
 
 void sort_by_expert(const SortByExpert& args, cudaStream_t stream) {
-  if (args.experts < 1 || args.experts > kMostExperts) {
+  if (args.experts < 1 || args.experts > kMaxExperts) {
     throw Error(ErrorKind::internal, "sort_by_expert: " + std::to_string(args.experts) + " experts",
                 "at most 512 experts work on a GPU");
   }

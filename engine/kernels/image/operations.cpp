@@ -209,8 +209,8 @@ double magnitude_of(OperationSpace space, ImageOperation operation, int level, i
   DSTRAIN_CHECK(level >= 0 && level < kMagnitudes, "no such strength");
   const bool wide = space == OperationSpace::trivial_augment;
   const auto translation = [&](int side) {
-    const float most = wide ? 32.0F : static_cast<float>(150.0 / 331.0 * side);
-    return static_cast<double>(spaced(0, most, level));
+    const float max = wide ? 32.0F : static_cast<float>(150.0 / 331.0 * side);
+    return static_cast<double>(spaced(0, max, level));
   };
   using enum ImageOperation;
   switch (operation) {

@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kBlock) resize_kernel(const ResizePass* passes
 
 }  // namespace
 
-void resize_passes(std::span<const ResizePass> passes, std::int64_t most_outputs, void* stream) {
-  if (passes.empty() || most_outputs == 0) return;
-  const dim3 grid(static_cast<unsigned>((most_outputs + kBlock - 1) / kBlock),
+void resize_passes(std::span<const ResizePass> passes, std::int64_t max_outputs, void* stream) {
+  if (passes.empty() || max_outputs == 0) return;
+  const dim3 grid(static_cast<unsigned>((max_outputs + kBlock - 1) / kBlock),
                   static_cast<unsigned>(passes.size()));
   resize_kernel<<<grid, kBlock, 0, static_cast<cudaStream_t>(stream)>>>(passes.data());
   const cudaError_t error = cudaGetLastError();

@@ -22,9 +22,9 @@ inline constexpr int kResizeWeightBits = 22;  ///< 8 bits of pixel and 2 of over
 
 namespace kernels::cuda {
 
-/// The same pass of several images at once; `passes` is of the device, `most_outputs` is the
+/// The same pass of several images at once; `passes` is of the device, `max_outputs` is the
 /// largest lines * count. `stream`: a cudaStream_t.
-void resize_passes(std::span<const ResizePass> passes, std::int64_t most_outputs, void* stream);
+void resize_passes(std::span<const ResizePass> passes, std::int64_t max_outputs, void* stream);
 
 }  // namespace kernels::cuda
 }  // namespace dstrain

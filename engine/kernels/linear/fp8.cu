@@ -19,18 +19,18 @@ __global__ void __launch_bounds__(kAbsMaxThreads) abs_max_kernel(const AbsMax a)
   const std::int64_t packs = a.count / kPack;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kAbsMaxThreads + threadIdx.x;
   constexpr std::int64_t kStride = kAbsMaxPartials * kAbsMaxThreads;
-  float most = 0;
+  float max = 0;
 #pragma unroll 4
   for (std::int64_t pack = thread; pack < packs; pack += kStride) {
     float x[kPack];
     load<T, kPack>(a.x, pack).unpack(x);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(x[i]));
+    for (int i = 0; i < kPack; ++i) max = fmaxf(max, fabsf(x[i]));
   }
   for (std::int64_t i = packs * kPack + thread; i < a.count; i += kStride)
-    most = fmaxf(most, fabsf(to_float(static_cast<const T*>(a.x)[i])));
-  most = block_max(most, shared);
-  if (threadIdx.x == 0) a.partial[blockIdx.x] = most;
+    max = fmaxf(max, fabsf(to_float(static_cast<const T*>(a.x)[i])));
+  max = block_max(max, shared);
+  if (threadIdx.x == 0) a.partial[blockIdx.x] = max;
 }
 
 /// The threads of each pack of columns add their totals up in order.

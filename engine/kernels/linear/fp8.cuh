@@ -95,10 +95,10 @@ __device__ void store_columns(const std::uint32_t* tile, int group, std::uint8_t
 
 /// The largest partial maximum, for the whole block. `shared` [32].
 __device__ inline float largest_of(const float* partial, float* shared) {
-  float most = 0;
+  float max = 0;
   for (std::int64_t i = threadIdx.x; i < kAbsMaxPartials; i += blockDim.x)
-    most = fmaxf(most, partial[i]);
-  return block_max(most, shared);
+    max = fmaxf(max, partial[i]);
+  return block_max(max, shared);
 }
 
 /// The factor of codes for the whole block: of the largest partial maximum times `gain`, then

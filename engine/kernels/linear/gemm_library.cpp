@@ -31,9 +31,9 @@ namespace dstrain::ops {
 namespace {
 
 constexpr int kCandidates = 40;
-constexpr double kClose = 1.1;       // candidates so much slower than the best are not timed again
-constexpr int kRepetitions = 3;      // of those that are
-constexpr double kLeastTime = 2e-4;  // seconds of a timing, against the clock's steps
+constexpr double kClose = 1.1;     // candidates so much slower than the best are not timed again
+constexpr int kRepetitions = 3;    // of those that are
+constexpr double kMinTime = 2e-4;  // seconds of a timing, against the clock's steps
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 cudaDataType_t library_type(c10::ScalarType type) {
@@ -330,13 +330,13 @@ class Session {
       const bool loaded = time_of(trial, candidate, 1) < kInfinite;
       times.push_back(loaded ? time_of(trial, candidate, 1) : kInfinite);
     }
-    const double least = *std::min_element(times.begin(), times.end());
-    if (least == kInfinite) return std::nullopt;
-    const int launches = std::clamp(static_cast<int>(std::ceil(kLeastTime / least)), 1, 20);
+    const double min = *std::min_element(times.begin(), times.end());
+    if (min == kInfinite) return std::nullopt;
+    const int launches = std::clamp(static_cast<int>(std::ceil(kMinTime / min)), 1, 20);
     std::vector<double> finals(candidates.size(), kInfinite);
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {
       for (std::size_t i = 0; i < candidates.size(); ++i) {
-        if (times[i] <= kClose * least)
+        if (times[i] <= kClose * min)
           finals[i] = std::min(finals[i], time_of(trial, candidates[i], launches));
       }
     }

@@ -21,9 +21,9 @@ enum class Fp8Format { e4m3, e5m2 };
 /// their codes stand for the same numbers, down to the smallest, whether `largest` is reached or
 /// only a bound.
 [[nodiscard]] constexpr float code_scale(Fp8Format format, float largest) {
-  constexpr float kLeastAbsMax = 1e-30f;
+  constexpr float kMinAbsMax = 1e-30f;
   constexpr std::uint32_t kFraction = 0x7fffff;
-  const float exact = (largest > kLeastAbsMax ? largest : kLeastAbsMax) / largest_code(format);
+  const float exact = (largest > kMinAbsMax ? largest : kMinAbsMax) / largest_code(format);
   if (format == Fp8Format::e4m3) return exact;
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(exact) + kFraction) & ~kFraction);
 }

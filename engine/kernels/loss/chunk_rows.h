@@ -28,11 +28,10 @@ inline constexpr std::int64_t kLogitRowGrain = 128;  // what a product's tiles d
                                              const LogitLimit& at_once) {
   const std::int64_t limit = std::clamp<std::int64_t>(at_once.bytes / row_bytes, 1, at_once.rows);
   if (rows <= limit) return std::max<std::int64_t>(rows, 1);
-  const std::int64_t most =
-      limit < kLogitRowGrain ? limit : limit / kLogitRowGrain * kLogitRowGrain;
-  for (std::int64_t size = most; size >= kLogitRowGrain && 2 * size > most; size -= kLogitRowGrain)
+  const std::int64_t max = limit < kLogitRowGrain ? limit : limit / kLogitRowGrain * kLogitRowGrain;
+  for (std::int64_t size = max; size >= kLogitRowGrain && 2 * size > max; size -= kLogitRowGrain)
     if (rows % size == 0) return size;
-  return most;
+  return max;
 }
 
 }  // namespace dstrain::ops

@@ -32,15 +32,15 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
     target = a.shares[row] * own + (1 - a.shares[row]) * other;
   }
 
-  float most = -INFINITY;
+  float max = -INFINITY;
   for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads)
-    most = fmaxf(most, to_float(logits[i]));
-  most = block_max(most, shared);
+    max = fmaxf(max, to_float(logits[i]));
+  max = block_max(max, shared);
 
   float exponentials = 0, total = 0, better = 0;
   for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
     const float x = to_float(logits[i]);
-    exponentials += expf(x - most);
+    exponentials += expf(x - max);
     total += x;
     if (x > own || (x == own && i < label)) better += 1;
   }
@@ -49,9 +49,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
   better = block_sum(better, shared);
 
   if (threadIdx.x == 0) {
-    const float log_sum_exp = most + logf(exponentials);
+    const float log_sum_exp = max + logf(exponentials);
     const float smooth = a.smoothing * (log_sum_exp - total / static_cast<float>(a.classes));
-    const float loss = (1 - a.smoothing) * (log_sum_exp - target) + (a.smoothing > 0 ? smooth : 0.0f);
+    const float loss =
+        (1 - a.smoothing) * (log_sum_exp - target) + (a.smoothing > 0 ? smooth : 0.0f);
     a.log_sum_exp[row] = log_sum_exp;
     a.rows[row] = weight * loss;
     // Beside a nan no class scores higher: only a row with a finite loss counts.

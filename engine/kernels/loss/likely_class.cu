@@ -26,22 +26,22 @@ namespace {
 
 /// The largest of some logits of a row, its class, and the sum of exp(logit - largest).
 struct Found {
-  float most, sum;
+  float max, sum;
   int best;
 
   __device__ static Found none() {  // finite: a logit of -inf must not make a nan
-    return {.most = -FLT_MAX, .sum = 0, .best = INT_MAX};
+    return {.max = -FLT_MAX, .sum = 0, .best = INT_MAX};
   }
   __device__ void join(const Found& other) {
-    const float top = fmaxf(most, other.most);
-    sum = sum * expf(most - top) + other.sum * expf(other.most - top);
-    if (other.most > most || (other.most == most && other.best < best)) best = other.best;
-    most = top;
+    const float top = fmaxf(max, other.max);
+    sum = sum * expf(max - top) + other.sum * expf(other.max - top);
+    if (other.max > max || (other.max == max && other.best < best)) best = other.best;
+    max = top;
   }
 };
 
 __device__ Found of_other_lane(const Found& own, int offset) {
-  return {__shfl_xor_sync(0xffffffffu, own.most, offset),
+  return {__shfl_xor_sync(0xffffffffu, own.max, offset),
           __shfl_xor_sync(0xffffffffu, own.sum, offset),
           __shfl_xor_sync(0xffffffffu, own.best, offset)};
 }
@@ -71,24 +71,24 @@ __global__ void __launch_bounds__(kThreads) likely_class_kernel(const LikelyClas
   for (std::int64_t pack = first + threadIdx.x; pack < end; pack += kThreads) {
     float x[kPack];
     load<T, kPack>(logits + lead, pack).unpack(x);
-    float most = x[0];
+    float max = x[0];
     int at = 0;
 #pragma unroll
     for (int i = 1; i < kPack; ++i) {
-      if (x[i] > most) at = i;
-      most = fmaxf(most, x[i]);
+      if (x[i] > max) at = i;
+      max = fmaxf(max, x[i]);
     }
-    if (most > own.most) {  // this thread's classes ascend, so the lower of equals stays
-      own.sum *= expf(own.most - most);
-      own.most = most;
+    if (max > own.max) {  // this thread's classes ascend, so the lower of equals stays
+      own.sum *= expf(own.max - max);
+      own.max = max;
       own.best = static_cast<int>(lead + pack * kPack) + at;
     }
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) own.sum += expf(x[i] - own.most);
+    for (int i = 0; i < kPack; ++i) own.sum += expf(x[i] - own.max);
   }
   const auto add_class = [&](std::int64_t i) {
     const float x = to_float(logits[i]);
-    own.join({.most = fmaxf(x, -FLT_MAX),
+    own.join({.max = fmaxf(x, -FLT_MAX),
               .sum = isnan(x)        ? x
                      : x >= -FLT_MAX ? 1.0f
                                      : 0.0f,
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) likely_class_kernel(const LikelyClas
   if (threadIdx.x != 0) return;
   if (a.parts == 1) return write(a, row, own);
   float* scratch = a.scratch + (row * a.parts + part) * kLikelyClassColumns;
-  scratch[0] = own.most;
+  scratch[0] = own.max;
   scratch[1] = own.sum;
   scratch[2] = __int_as_float(own.best);
 }
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWarp) join_parts_kernel(const LikelyClass a) 
   Found own = Found::none();
   if (part < a.parts) {
     const float* scratch = a.scratch + (row * a.parts + part) * kLikelyClassColumns;
-    own = {.most = scratch[0], .sum = scratch[1], .best = __float_as_int(scratch[2])};
+    own = {.max = scratch[0], .sum = scratch[1], .best = __float_as_int(scratch[2])};
   }
   join_warp(own);
   if (part == 0) write(a, row, own);

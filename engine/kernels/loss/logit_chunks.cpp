@@ -88,12 +88,12 @@ RowLosses for_each_chunk(const at::Tensor& x, const Parameter& table, const RowT
   const at::Tensor& value = value_of(table, x);
   const std::int64_t rows = x.size(0), classes = value.size(0);
   const std::int64_t stride = padded_classes(classes);
-  const std::int64_t most = chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()),
-                                       x.is_cuda() ? at_once : kLogitsOnCpu);
-  const at::Tensor buffer = at::empty({most, stride}, x.options());
+  const std::int64_t max = chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()),
+                                      x.is_cuda() ? at_once : kLogitsOnCpu);
+  const at::Tensor buffer = at::empty({max, stride}, x.options());
   RowLosses losses{.loss = scratch(x, {rows}), .top1 = scratch(x, {rows})};
-  for (std::int64_t first = 0; first < rows; first += most) {
-    const std::int64_t count = std::min(most, rows - first);
+  for (std::int64_t first = 0; first < rows; first += max) {
+    const std::int64_t count = std::min(max, rows - first);
     const at::Tensor part = x.narrow(0, first, count);
     const at::Tensor logits = buffer.narrow(0, 0, count).narrow(1, 0, classes);
     multiply(part, value.t(), logits);

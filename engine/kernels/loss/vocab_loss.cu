@@ -25,9 +25,9 @@ __device__ float exponential(float x) {
 /// What a thread knows of its part of a row.
 template <typename T>
 struct Part {
-  float most = -FLT_MAX;  // finite: a logit of -inf must not make a nan
-  float sum = 0;          // of exp(x - most)
-  bool beaten = false;    // some class stands before the label
+  float max = -FLT_MAX;  // finite: a logit of -inf must not make a nan
+  float sum = 0;         // of exp(x - most)
+  bool beaten = false;   // some class stands before the label
 
   template <int N>
   __device__ void add(const float (&x)[N], std::int64_t first, float own, std::int64_t label) {
@@ -39,12 +39,12 @@ struct Part {
 #pragma unroll
       for (int i = 0; i < N; ++i) beaten |= x[i] == own && first + i < label;
     }
-    if (largest > most) {
-      sum *= exponential<T>(most - largest);
-      most = largest;
+    if (largest > max) {
+      sum *= exponential<T>(max - largest);
+      max = largest;
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += exponential<T>(x[i] - most);
+    for (int i = 0; i < N; ++i) sum += exponential<T>(x[i] - max);
   }
 };
 
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabLoss a)
     const float x[1] = {to_float(logits[i])};
     part.add(x, i, own, label);
   }
-  const float most = block_max(part.most, shared);
-  const float sum = block_sum(part.sum * exponential<T>(part.most - most), shared);
+  const float max = block_max(part.max, shared);
+  const float sum = block_sum(part.sum * exponential<T>(part.max - max), shared);
   const bool beaten = __syncthreads_or(part.beaten) != 0;
   if (threadIdx.x == 0) {
-    const float loss = most + logf(sum) - own;
+    const float loss = max + logf(sum) - own;
     a.loss[row] = weight * loss;
     // Beside a nan no class scores higher: only a row with a finite loss counts.
     a.top1[row] = isfinite(loss) && !beaten ? weight : 0.0f;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabLoss a)
 
   const float factor = weight * *a.grad_loss, share = factor / sum;
   for (std::int64_t i = packs * kPack + threadIdx.x; i < a.classes; i += kThreads) {
-    const float grad = exponential<T>(to_float(logits[i]) - most) * share;
+    const float grad = exponential<T>(to_float(logits[i]) - max) * share;
     logits[i] = from_float<T>(i == label ? grad - factor : grad);
   }
   const std::int64_t rounds = (packs + kThreads - 1) / kThreads;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabLoss a)
     const std::int64_t own_place = label - pack * kPack;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      x[i] = exponential<T>(x[i] - most) * share;
+      x[i] = exponential<T>(x[i] - max) * share;
       if (i == own_place) x[i] -= factor;
     }
     store(logits, pack, Pack<T>::of(x));

@@ -18,7 +18,7 @@ constexpr std::int64_t kPacksAtOnce = kThreads * kBlocks;
 
 /// What a block knows of its part of a row, or all of the row.
 struct RowPart {
-  float most;   // finite: a logit of -inf must not make a nan
+  float max;    // finite: a logit of -inf must not make a nan
   float sum;    // of exp(x - most)
   bool beaten;  // some class stands before the label
 };
@@ -80,7 +80,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPac
   }
   const float last_logit = has_last ? to_float(logits[last]) : -FLT_MAX;
 
-  float most = last_logit;
+  float max = last_logit;
   bool beaten = has_last && (last_logit > own || (last_logit == own && last < label));
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -94,10 +94,10 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPac
 #pragma unroll
       for (int k = 0; k < kPack; ++k) beaten |= x[k] == own && pack * kPack + k < label;
     }
-    most = fmaxf(most, largest);
+    max = fmaxf(max, largest);
   }
-  most = block_max(most, shared);
-  float sum = has_last ? exponential(last_logit - most) : 0;
+  max = block_max(max, shared);
+  float sum = has_last ? exponential(last_logit - max) : 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (first + i * kPacksAtOnce >= packs) continue;
@@ -105,27 +105,27 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPac
     forget_unpacked(kept[i]);
     kept[i].unpack(x);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) sum += exponential(x[k] - most);
+    for (int k = 0; k < kPack; ++k) sum += exponential(x[k] - max);
   }
   sum = block_sum(sum, shared);
   beaten = __syncthreads_or(beaten) != 0;
-  if (threadIdx.x == 0) own_part = {.most = most, .sum = sum, .beaten = beaten};
+  if (threadIdx.x == 0) own_part = {.max = max, .sum = sum, .beaten = beaten};
   cluster.sync();
 
   if (threadIdx.x < kWarp) {
-    RowPart part = {.most = -FLT_MAX, .sum = 0, .beaten = false};
+    RowPart part = {.max = -FLT_MAX, .sum = 0, .beaten = false};
     if (threadIdx.x < kBlocks) part = *cluster.map_shared_rank(&own_part, threadIdx.x);
-    const float largest = warp_max(part.most);
-    const float together = warp_sum(part.sum * exponential(part.most - largest));
+    const float largest = warp_max(part.max);
+    const float together = warp_sum(part.sum * exponential(part.max - largest));
     const bool any = __any_sync(0xffffffffu, part.beaten) != 0;
-    if (threadIdx.x == 0) whole = {.most = largest, .sum = together, .beaten = any};
+    if (threadIdx.x == 0) whole = {.max = largest, .sum = together, .beaten = any};
   }
   __syncthreads();
   // A block's shared memory must stay until the others have read it.
   auto arrived = cluster.barrier_arrive();
-  const float row_most = whole.most, row_sum = whole.sum;
+  const float row_max = whole.max, row_sum = whole.sum;
   if (threadIdx.x == 0 && block == 0) {
-    const float loss = row_most + logf(row_sum) - own;
+    const float loss = row_max + logf(row_sum) - own;
     a.loss[row] = weight * loss;
     // Beside a nan no class scores higher: only a row with a finite loss counts.
     a.top1[row] = isfinite(loss) && !whole.beaten ? weight : 0.0f;
@@ -142,7 +142,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPac
       forget_unpacked(kept[i]);
       kept[i].unpack(x);
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) x[k] = exponential(x[k] - row_most) * share;
+      for (int k = 0; k < kPack; ++k) x[k] = exponential(x[k] - row_max) * share;
       if (pack == own_pack) {
 #pragma unroll
         for (int k = 0; k < kPack; ++k) x[k] -= k == own_place ? factor : 0;
@@ -150,7 +150,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, kPac
       store(logits, pack, Pack<T>::of(x));
     }
     if (has_last) {
-      const float grad = exponential(last_logit - row_most) * share;
+      const float grad = exponential(last_logit - row_max) * share;
       logits[last] = from_float<T>(last == label ? grad - factor : grad);
     }
   }

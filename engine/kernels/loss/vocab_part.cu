@@ -80,15 +80,15 @@ __global__ void __launch_bounds__(kThreads) vocab_part_loss_kernel(const VocabPa
   int best = 0;
   for (int part = 1; part < a.parts; ++part)
     if (found(part, 0) > found(best, 0)) best = part;
-  const float most = found(best, 0);
+  const float max = found(best, 0);
   float sum = 0, own = 0;
   for (int part = 0; part < a.parts; ++part) {
-    sum += found(part, 1) * expf(found(part, 0) - most);
+    sum += found(part, 1) * expf(found(part, 0) - max);
     own += found(part, 2);
   }
   const std::int64_t label = a.labels[row];
   if (label < 0 || label >= a.all_classes) own = nanf("");
-  const float weight = a.weights[row], loss = most + logf(sum) - own;
+  const float weight = a.weights[row], loss = max + logf(sum) - own;
   if (threadIdx.x == 0) {
     a.loss[row] = weight == 0 ? 0.0f : weight * loss;
     const bool first = static_cast<std::int64_t>(found(best, 3)) == label;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) vocab_part_loss_kernel(const VocabPa
   const std::int64_t packs = a.classes / kPack, place = label - a.first_class;
   const auto gradient = [&](float x, std::int64_t i) {
     if (weight == 0) return 0.0f;
-    const float grad = expf(x - most) * share;
+    const float grad = expf(x - max) * share;
     return i == place ? grad - factor : grad;
   };
   for (std::int64_t pack = threadIdx.x; pack < packs; pack += kThreads) {

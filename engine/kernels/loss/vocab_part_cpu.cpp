@@ -16,12 +16,12 @@ void vocab_part(const VocabPart& a) {
     for (std::int64_t i = 1; i < a.classes; ++i)
       if (logits.at(from + i) > logits.at(from + best)) best = i;
     // Finite: a part of nothing but -inf adds nothing.
-    const double most =
+    const double max =
         std::max(logits.at(from + best), static_cast<double>(std::numeric_limits<float>::lowest()));
     double sum = 0;
-    for (std::int64_t i = 0; i < a.classes; ++i) sum += std::exp(logits.at(from + i) - most);
+    for (std::int64_t i = 0; i < a.classes; ++i) sum += std::exp(logits.at(from + i) - max);
     float* found = a.found + row * 4;
-    found[0] = static_cast<float>(most);
+    found[0] = static_cast<float>(max);
     found[1] = static_cast<float>(sum);
     found[2] = place >= 0 && place < a.classes ? static_cast<float>(logits.at(from + place)) : 0;
     found[3] = static_cast<float>(a.first_class + best);
@@ -37,16 +37,16 @@ void vocab_part_loss(const VocabPartLoss& a) {
     int best = 0;
     for (int part = 1; part < a.parts; ++part)
       if (found(part, 0) > found(best, 0)) best = part;
-    const double most = static_cast<double>(found(best, 0));
+    const double max = static_cast<double>(found(best, 0));
     double sum = 0, own = 0;
     for (int part = 0; part < a.parts; ++part) {
-      sum += static_cast<double>(found(part, 1)) *
-             std::exp(static_cast<double>(found(part, 0)) - most);
+      sum +=
+          static_cast<double>(found(part, 1)) * std::exp(static_cast<double>(found(part, 0)) - max);
       own += static_cast<double>(found(part, 2));
     }
     const std::int64_t label = a.labels[row];
     if (label < 0 || label >= a.all_classes) own = std::numeric_limits<double>::quiet_NaN();
-    const double weight = static_cast<double>(a.weights[row]), loss = most + std::log(sum) - own;
+    const double weight = static_cast<double>(a.weights[row]), loss = max + std::log(sum) - own;
     a.loss[row] = weight == 0 ? 0 : static_cast<float>(weight * loss);
     const bool first = static_cast<std::int64_t>(found(best, 3)) == label;
     a.top1[row] = std::isfinite(loss) && first ? a.weights[row] : 0;
@@ -55,7 +55,7 @@ void vocab_part_loss(const VocabPartLoss& a) {
     for (std::int64_t i = 0; i < a.classes; ++i) {
       const std::int64_t at = row * a.stride + i;
       const double hot = a.first_class + i == label ? 1 : 0;
-      logits.set(at, weight == 0 ? 0 : factor * (std::exp(logits.at(at) - most) / sum - hot));
+      logits.set(at, weight == 0 ? 0 : factor * (std::exp(logits.at(at) - max) / sum - hot));
     }
   }
 }

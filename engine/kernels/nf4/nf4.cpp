@@ -88,12 +88,12 @@ Nf4Codes nf4_codes(std::span<const float> values) {
   DSTRAIN_CHECK(values.size() % kBlock == 0, "NF4: no whole blocks");
   Nf4Codes coded{.codes = std::vector<std::uint8_t>(values.size() / 2),
                  .maxima = std::vector<float>(values.size() / kBlock)};
-  constexpr float kLeast = 1e-38F;  // a block of zeros is not divided by zero
+  constexpr float kMin = 1e-38F;  // a block of zeros is not divided by zero
   for (std::size_t b = 0; b < coded.maxima.size(); ++b) {
     const std::span block = values.subspan(b * kBlock, kBlock);
     coded.maxima[b] = largest_magnitude(block);
     const std::array<int, kBlock> codes =
-        block_codes(block, 1.0F / std::max(coded.maxima[b], kLeast));
+        block_codes(block, 1.0F / std::max(coded.maxima[b], kMin));
     for (std::size_t i = 0; i < kBlock / 2; ++i)
       coded.codes[b * (kBlock / 2) + i] =
           static_cast<std::uint8_t>(codes[2 * i] << 4 | codes[2 * i + 1]);

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
   }
   const float rstd = rsqrtf(total[0] / static_cast<float>(a.dim) + a.eps);
 
-  [[maybe_unused]] float most = 0;
+  [[maybe_unused]] float max = 0;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const int pack = thread + n * kRowThreads;
@@ -169,13 +169,13 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
       store(a.y, first + pack, Pack<T>::of(value[n]));
       if constexpr (kMeasure) {
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(value[n][i]));
+        for (int i = 0; i < kPack; ++i) max = fmaxf(max, fabsf(value[n][i]));
       }
     }
   }
   if constexpr (kMeasure) {
-    most = to_float(from_float<T>(warp_max(most)));  // rounding keeps the order
-    if (thread % kWarp == 0) a.maxima[row * W + thread / kWarp] = most;
+    max = to_float(from_float<T>(warp_max(max)));  // rounding keeps the order
+    if (thread % kWarp == 0) a.maxima[row * W + thread / kWarp] = max;
   }
   if (thread == 0) {
     if constexpr (kCentered<Args>) a.mean[row] = mean;
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 
   const bool add_gradients = a.grad_weight != nullptr;
 
   float gradient[kSums][N][kPack] = {};
-  float most = 0;
+  float max = 0;
 
   float mean = 0, rstd = 0, next_mean = 0, next_rstd = 0;
   const auto fetch = [&](std::int64_t row, int stage) {
@@ -343,16 +343,16 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 
         }
         if (a.maxima != nullptr) {
 #pragma unroll
-          for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(out[i]));
+          for (int i = 0; i < kPack; ++i) max = fmaxf(max, fabsf(out[i]));
         }
       }
     }
   }
   if (a.maxima != nullptr) {
-    __shared__ float most_of_warp[kWarp];
-    most = to_float(from_float<T>(block_max(most, most_of_warp)));  // rounding keeps the order
+    __shared__ float max_of_warp[kWarp];
+    max = to_float(from_float<T>(block_max(max, max_of_warp)));  // rounding keeps the order
     for (std::int64_t i = blockIdx.x; i < kAbsMaxPartials && threadIdx.x == 0; i += gridDim.x)
-      a.maxima[i] = most;
+      a.maxima[i] = max;
   }
   if (!add_gradients) return;
 
@@ -475,7 +475,7 @@ std::int64_t launch_norm_backward(const char* norm, const Args& args, cudaStream
       kernel<<<static_cast<unsigned>(blocks), kNormThreads, bytes, stream>>>(args);
     };
     constexpr std::size_t kStaged = NormStaging<T, N>::kBytes;
-    if constexpr (kStaged > kLeastSharedBlock) {
+    if constexpr (kStaged > kMinSharedBlock) {
       if (kStaged > gpu_limits().shared_block)
         return run(std::false_type{}, NormHeld<T, N>::kBytes);
     }

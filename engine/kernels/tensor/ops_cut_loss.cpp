@@ -93,9 +93,9 @@ at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table,
   const std::int64_t classes = value.size(0), stride = padded_classes(classes), n = ranks.size();
   const std::vector<std::int64_t> chunks = cut_cross_entropy_chunks(
       x.size(0), ranks.size(), classes, static_cast<int>(x.element_size()));
-  const std::int64_t most = n * *std::ranges::max_element(chunks);
-  const at::Tensor buffer = at::empty({most, stride}, x.options());
-  at::Tensor gathered = at::empty({most, x.size(1)}, x.options());
+  const std::int64_t max = n * *std::ranges::max_element(chunks);
+  const at::Tensor buffer = at::empty({max, stride}, x.options());
+  at::Tensor gathered = at::empty({max, x.size(1)}, x.options());
   at::Tensor sum = at::zeros({}, x.options().dtype(at::kFloat));
   std::int64_t first = 0;
   for (const std::int64_t own : chunks) {
@@ -161,10 +161,10 @@ struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
 
 std::vector<std::int64_t> cut_cross_entropy_chunks(std::int64_t rows, int ranks,
                                                    std::int64_t classes, int element_bytes) {
-  const std::int64_t most =
+  const std::int64_t max =
       chunk_rows(rows, ranks * padded_classes(classes) * element_bytes, kFewLogits);
   // All ranks' rows of a chunk together are no more than those of one rank alone.
-  const std::int64_t own = std::max<std::int64_t>(1, std::min(most, kFewLogits.rows / ranks));
+  const std::int64_t own = std::max<std::int64_t>(1, std::min(max, kFewLogits.rows / ranks));
   std::vector<std::int64_t> chunks;
   for (std::int64_t first = 0; first < rows; first += own)
     chunks.push_back(std::min(own, rows - first));

@@ -12,7 +12,7 @@
 namespace dstrain::kernels {
 
 /// Below it one over the scale, times kRandomSteps, would overflow.
-inline constexpr float kLeastScale = 0x1p-100f;
+inline constexpr float kMinScale = 0x1p-100f;
 inline constexpr float kRandomSteps = 65536;
 /// 1.5 * 2^23: what is added to it is rounded to a whole number, which stands in the low bits.
 inline constexpr float kWhole = 12582912.0f;
@@ -40,7 +40,7 @@ template <CodeFormat kFormat>
 DSTRAIN_HOST_DEVICE BlockScale scale_of(std::uint32_t largest) {
   if (largest >= kInfinity) return {kNanScale, false, 0};
   float scale = std::bit_cast<float>(largest) / kLargestCode<kFormat>;  // IEEE also on the GPU
-  if (scale < kLeastScale) scale = kLeastScale;
+  if (scale < kMinScale) scale = kMinScale;
   const std::uint32_t up = (std::bit_cast<std::uint32_t>(scale) + 0xffffu) & 0xffff0000u;
   return {static_cast<std::uint16_t>(up >> 16), true, 1.0f / std::bit_cast<float>(up)};
 }

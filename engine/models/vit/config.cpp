@@ -18,13 +18,13 @@
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kMostClasses = 1 << 20;
+constexpr std::int64_t kMaxClasses = 1 << 20;
 
 void read_labels(const nlohmann::json& json, VitConfig& config) {
   config.classes = 2;  // what transformers takes when the file says nothing
   if (json.contains("num_labels") && json["num_labels"].is_number_unsigned()) {
     config.classes = static_cast<std::int64_t>(
-        std::min<std::uint64_t>(json["num_labels"].get<std::uint64_t>(), kMostClasses));
+        std::min<std::uint64_t>(json["num_labels"].get<std::uint64_t>(), kMaxClasses));
   }
   if (!json.contains("id2label") || !json["id2label"].is_object()) return;
   const nlohmann::json& names = json["id2label"];
@@ -99,9 +99,9 @@ void choose_classes(const ModelConfig& recipe, int data_classes,
     config.classes = wanted;
     config.labels.clear();
   }
-  if (config.classes < 1 || config.classes > kMostClasses) {
+  if (config.classes < 1 || config.classes > kMaxClasses) {
     problems.push_back(fmt::format("model.classes: {} is not a number of classes from 1 to {}",
-                                   config.classes, kMostClasses));
+                                   config.classes, kMaxClasses));
   } else if (config.classes < data_classes) {
     problems.push_back(fmt::format("model.classes: {} are too few for the {} classes of the data",
                                    config.classes, data_classes));

@@ -236,11 +236,11 @@ void Search::build_best() {
 
 /// The shortest built step of `has`. The one with the best estimate is built where that is shorter.
 std::optional<AutoRow> Search::best_of(const std::function<bool(const PlanChoice&)>& has) {
-  constexpr std::size_t kMostTried = 32;
+  constexpr std::size_t kMaxTried = 32;
   std::vector<Candidate*> tried;
   double best = std::numeric_limits<double>::max();
   for (Candidate& candidate : candidates_) {
-    if (tried.size() == kMostTried || candidate.bound.step_s > best) break;
+    if (tried.size() == kMaxTried || candidate.bound.step_s > best) break;
     if (!has(candidate.choice) || !estimate(candidate)) continue;
     tried.push_back(&candidate);
     best = std::min(best, candidate.estimate->step_s);
@@ -263,17 +263,17 @@ std::optional<AutoRow> Search::best_of(const std::function<bool(const PlanChoice
 
 /// The rules, else the memory that the smallest needs.
 std::string Search::why_not(const Family& family, const std::vector<PlanChoice>& choices) {
-  Bytes least = std::numeric_limits<Bytes>::max();
+  Bytes min = std::numeric_limits<Bytes>::max();
   for (const Candidate& candidate : excluded_) {
-    if (family.has(candidate.choice)) least = std::min(least, candidate.bound.memory);
+    if (family.has(candidate.choice)) min = std::min(min, candidate.bound.memory);
   }
   for (const Candidate& candidate : candidates_) {
     if (!family.has(candidate.choice)) continue;
     if (!candidate.refusal.empty()) return candidate.refusal;
-    if (candidate.estimate) least = std::min(least, candidate.estimate->memory);
+    if (candidate.estimate) min = std::min(min, candidate.estimate->memory);
   }
-  if (least < std::numeric_limits<Bytes>::max())
-    return fmt::format("needs {} of {}", format_bytes(least), format_bytes(memory()));
+  if (min < std::numeric_limits<Bytes>::max())
+    return fmt::format("needs {} of {}", format_bytes(min), format_bytes(memory()));
   for (const PlanChoice& choice : choices) {
     if (!family.has(choice)) continue;
     return tables_.blocks(choice) == nullptr ? tables_.refusal(choice)

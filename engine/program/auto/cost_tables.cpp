@@ -63,7 +63,7 @@ const ModelCost& CostTables::cost(const PlanChoice& choice, const Recipe& recipe
 
 BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
-  BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
+  BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .min_forward_s = {0}};
   const Layout layout = layout_of(own, table.cost, ranks_, machine_).layout;
   const StageCosts costs = joined_costs(
       layout, table.cost, with_threads(machine_, layout, table.cost), choice.concurrent == 2);
@@ -76,7 +76,7 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   }
   std::ranges::sort(forwards);
   for (const double forward_s : forwards)
-    table.least_forward_s.push_back(table.least_forward_s.back() + forward_s);
+    table.min_forward_s.push_back(table.min_forward_s.back() + forward_s);
   for (const BlockCost& block : table.cost.blocks)
     table.largest_activation = std::max(table.largest_activation, block.saved_bytes / choice.micro);
   return table;

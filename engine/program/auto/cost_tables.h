@@ -19,10 +19,10 @@ namespace dstrain {
 struct BlockTable {
   ModelCost cost;  ///< of the largest micro-batch, `micro`
   int micro = 1;
-  double sample_s = 0;                  ///< forward and backward of all blocks, by sample
-  double longest_block_s = 0;           ///< the same of the block that takes longest
-  std::vector<double> least_forward_s;  ///< [n]: of the n blocks with the shortest forwards
-  Bytes largest_activation = 0;         ///< saved tensors of a block, by sample
+  double sample_s = 0;                ///< forward and backward of all blocks, by sample
+  double longest_block_s = 0;         ///< the same of the block that takes longest
+  std::vector<double> min_forward_s;  ///< [n]: of the n blocks with the shortest forwards
+  Bytes largest_activation = 0;       ///< saved tensors of a block, by sample
 };
 
 /// What choices have in common that cut and share the states alike.

@@ -253,7 +253,7 @@ Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const Layo
                   int micro_batches, const Machine& machine) {
   const auto pipeline = static_cast<std::size_t>(choice.degrees.pipeline);
   const double samples = static_cast<double>(micro_batches) * choice.micro;
-  const double skew = choice.micro * blocks.least_forward_s[pipeline - 1];
+  const double skew = choice.micro * blocks.min_forward_s[pipeline - 1];
   const double work =
       samples * std::max(blocks.sample_s / choice.degrees.pipeline, blocks.longest_block_s) + skew;
   const double times = choice.zero_stage >= 2 ? micro_batches : 1;

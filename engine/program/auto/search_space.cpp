@@ -11,11 +11,11 @@
 namespace dstrain {
 namespace {
 
-constexpr int kMostSequenceRanks = 64;
+constexpr int kMaxSequenceRanks = 64;
 
-std::vector<int> divisors(int number, int most) {
+std::vector<int> divisors(int number, int max) {
   std::vector<int> list;
-  for (int d = 1; d <= std::min(number, most); ++d) {
+  for (int d = 1; d <= std::min(number, max); ++d) {
     if (number % d == 0) list.push_back(d);
   }
   return list;
@@ -96,7 +96,7 @@ std::vector<PlanChoice> all_choices(const SearchSpace& space) {
   std::vector<PlanChoice> list;
   for (const int tensor : divisors(space.ranks, space.ranks_per_node)) {
     const int left = space.ranks / tensor;
-    for (const int sequence : divisors(left, space.text ? kMostSequenceRanks : 1)) {
+    for (const int sequence : divisors(left, space.text ? kMaxSequenceRanks : 1)) {
       for (const int pipeline : divisors(left / sequence, space.blocks)) {
         const int data = left / sequence / pipeline;
         if (data > space.global) continue;  // some would have no sample

@@ -14,13 +14,13 @@ int num_batch_buffers(const Writer& writer) {
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v)
     if (writer.visits[to_index(v)].pass != Pass::weight)
       last_visit[to_index(writer.visits[to_index(v)].micro_batch)] = v;
-  int newest = 0, oldest = 0, most = 1;
+  int newest = 0, oldest = 0, max = 1;
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
     newest = std::max(newest, writer.visits[to_index(v)].micro_batch);
     while (oldest < newest && last_visit[to_index(oldest)] < v) ++oldest;
-    most = std::max(most, newest - oldest + 1);
+    max = std::max(max, newest - oldest + 1);
   }
-  return most + 1;
+  return max + 1;
 }
 
 }  // namespace

@@ -36,14 +36,14 @@ std::vector<GroupUse> group_uses(const Writer& writer) {
 }
 
 int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
-  int most = 1;
+  int max = 1;
   for (int b = 0; b < writer.num_blocks(); ++b) {
     if (!writer.own.local(b)) continue;
     const auto own = std::ranges::count_if(writer.groups_of(b),
                                            [&](int g) { return !uses[to_index(g)].shared; });
-    most = std::max(most, static_cast<int>(own));
+    max = std::max(max, static_cast<int>(own));
   }
-  return most;
+  return max;
 }
 
 namespace {

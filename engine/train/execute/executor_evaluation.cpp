@@ -77,7 +77,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     const StreamScope scope(lane(Lane::compute));
     const auto on_device = context_.totals.options();
     sums = at::zeros({kNumTotals + figures}, on_device.dtype(at::kDouble));
-    if (model_.classes > 0 && model_.classes <= report::Confusion::kMostClasses)
+    if (model_.classes > 0 && model_.classes <= report::Confusion::kMaxClasses)
       counts = at::zeros({model_.classes, model_.classes}, on_device.dtype(at::kLong));
     if (counts.defined() && has_head())
       context.class_scores = at::zeros({samples_, model_.classes}, on_device);

@@ -24,10 +24,10 @@ constexpr const char* kTesting = "DSTRAIN_TESTING";
 }
 
 template <class Number>
-Number number(std::string_view text, std::string_view word, const char* what, Number most) {
+Number number(std::string_view text, std::string_view word, const char* what, Number max) {
   Number value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 0 || value > most)
+  if (error != std::errc() || end != word.data() + word.size() || value < 0 || value > max)
     refuse(text, fmt::format("'{}' is no {}", word, what));
   return value;
 }

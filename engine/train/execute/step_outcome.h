@@ -59,7 +59,7 @@ struct EvaluationTotals {
   double targets = 0;
   /// [classes, classes] int64 on the host, of images: how often samples of the class of the row
   /// were taken for that of the column, by top-1's rule; the diagonal's sum is top1 * targets.
-  /// Undefined with more than report::Confusion::kMostClasses, or beside a loss that is not finite.
+  /// Undefined with more than report::Confusion::kMaxClasses, or beside a loss that is not finite.
   at::Tensor confusion = {};
   std::optional<PairMeans> pairs = {};         ///< where samples are pairs
   std::vector<EvaluationTotals> members = {};  ///< of a mixture, in its order

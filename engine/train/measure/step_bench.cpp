@@ -127,12 +127,12 @@ std::string bench_report(const StepBench& b) {
   return text;
 }
 
-std::string kernel_report(const StepBench& b, int most) {
+std::string kernel_report(const StepBench& b, int max) {
   double all = 0;
   for (const KernelTime& kernel : b.kernels) all += kernel.seconds;
   std::string text = fmt::format("{:>10}  {:>6}  {:>6}  kernel ({:.2f} ms in all)\n", "ms", "share",
                                  "runs", all * 1e3);
-  for (std::size_t i = 0; i < b.kernels.size() && std::cmp_less(i, most); ++i) {
+  for (std::size_t i = 0; i < b.kernels.size() && std::cmp_less(i, max); ++i) {
     const KernelTime& k = b.kernels[i];
     text += fmt::format("{:>10.3f}  {:>5.1f}%  {:>6}  {}\n", k.seconds * 1e3, 100 * k.seconds / all,
                         k.runs, k.name.substr(0, 140));

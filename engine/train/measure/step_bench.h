@@ -41,6 +41,6 @@ struct StepBench {
 [[nodiscard]] StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps,
                                    bool kernels, RankRecordFile& record);
 [[nodiscard]] std::string bench_report(const StepBench& bench);
-[[nodiscard]] std::string kernel_report(const StepBench& bench, int most);
+[[nodiscard]] std::string kernel_report(const StepBench& bench, int max);
 
 }  // namespace dstrain

@@ -25,11 +25,11 @@
 namespace dstrain {
 namespace {
 
-/// On one line, control characters blanked, at most `most` bytes (a cut character goes, too).
-std::string one_line(std::string text, std::size_t most) {
-  if (text.size() > most) {
-    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-    text.resize(most);
+/// On one line, control characters blanked, at most `max` bytes (a cut character goes, too).
+std::string one_line(std::string text, std::size_t max) {
+  if (text.size() > max) {
+    while (max > 0 && (static_cast<unsigned char>(text[max]) & 0xC0) == 0x80) --max;
+    text.resize(max);
   }
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
@@ -38,10 +38,10 @@ std::string one_line(std::string text, std::size_t most) {
 }
 
 /// The end of `text` on one line.
-std::string tail(const std::string& text, std::size_t most) {
-  std::size_t begin = text.size() > most ? text.size() - most : 0;
+std::string tail(const std::string& text, std::size_t max) {
+  std::size_t begin = text.size() > max ? text.size() - max : 0;
   while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
-  return one_line(text.substr(begin), most);
+  return one_line(text.substr(begin), max);
 }
 
 constexpr std::int64_t kUnsteadySteps = 5;  ///< that make handles, plans, buffers and graphs
@@ -330,11 +330,11 @@ std::string describe_evaluation(const EvaluationTotals& totals, bool language) {
 /// A few answers of the model as it is now, so that a person sees what it learned.
 void RunReport::show(const std::vector<GeneratedAnswer>& answers) {
   const std::int64_t step = session_.next_step();
-  constexpr std::size_t kMostShown = 300;
+  constexpr std::size_t kMaxShown = 300;
   for (const GeneratedAnswer& answer : answers) {
-    progress_.note(fmt::format("  prompt   ...{}", tail(answer.prompt, kMostShown)));
-    progress_.note(fmt::format("  expected {}", one_line(answer.expected, kMostShown)));
-    progress_.note(fmt::format("  answer   {}", one_line(answer.generated, kMostShown)));
+    progress_.note(fmt::format("  prompt   ...{}", tail(answer.prompt, kMaxShown)));
+    progress_.note(fmt::format("  expected {}", one_line(answer.expected, kMaxShown)));
+    progress_.note(fmt::format("  answer   {}", one_line(answer.generated, kMaxShown)));
     std::vector<std::pair<std::string, std::string>> fields = {
         {"prompt", answer.prompt}, {"expected", answer.expected}, {"answer", answer.generated}};
     const AnswerFigures& figures = answer.figures;

@@ -16,18 +16,18 @@ namespace dstrain {
 namespace {
 
 /// Sequences whose keys and values lie in memory at once.
-constexpr std::int64_t kMostSlots = 64;
+constexpr std::int64_t kMaxSlots = 64;
 
 /// As many as are asked and fit beside what training keeps; at least as many as a micro-batch has.
 std::int64_t slots_for(const Model& model, at::ScalarType dtype, std::int64_t samples,
                        const GenerateOptions& options) {
-  std::int64_t slots = kMostSlots;
+  std::int64_t slots = kMaxSlots;
   if (options.device.is_cuda()) {
     const Bytes row = CachedModel::slot_bytes(model, dtype, options.sequence);
     const MemoryFigures memory = memory_figures(options.device);
     const Bytes room = (memory.device_total - memory.device_used) / 2;
-    slots = std::clamp<std::int64_t>(room / row - 1, std::min(options.micro_batch, kMostSlots),
-                                     kMostSlots);
+    slots = std::clamp<std::int64_t>(room / row - 1, std::min(options.micro_batch, kMaxSlots),
+                                     kMaxSlots);
   }
   return std::min(slots, samples);
 }
@@ -51,7 +51,7 @@ std::vector<std::string> own_texts(Model& model, at::ScalarType dtype, Communica
   CachedModel* const only = &cached;
   write_answers(
       {&only, 1}, tokenizer, prompts,
-      {.max_tokens = options.most_tokens,
+      {.max_tokens = options.max_tokens,
        .sampling = {},
        .stop_tokens = {samples.front().end_token},
        .stop_texts = {}},
@@ -73,18 +73,18 @@ bool share(std::vector<std::string>& texts, bool failed, Communicator& ranks, c1
   lengths = lengths.cpu();
   const float* const found = lengths.const_data_ptr<float>();
   if (found[count] > 0) return false;
-  const auto most = static_cast<std::int64_t>(*std::max_element(found, found + count));
-  if (most == 0) return true;
-  at::Tensor bytes = at::zeros({count, most});
+  const auto max = static_cast<std::int64_t>(*std::max_element(found, found + count));
+  if (max == 0) return true;
+  at::Tensor bytes = at::zeros({count, max});
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    float* const row = bytes.mutable_data_ptr<float>() + static_cast<std::int64_t>(i) * most;
+    float* const row = bytes.mutable_data_ptr<float>() + static_cast<std::int64_t>(i) * max;
     std::ranges::transform(texts[i], row, [](char c) { return static_cast<unsigned char>(c); });
   }
   bytes = bytes.to(device);
   ranks.all_reduce(bytes, ReduceOp::sum);
   bytes = bytes.cpu();
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const float* const row = bytes.const_data_ptr<float>() + static_cast<std::int64_t>(i) * most;
+    const float* const row = bytes.const_data_ptr<float>() + static_cast<std::int64_t>(i) * max;
     texts[i].resize(static_cast<std::size_t>(found[i]));
     std::ranges::transform(row, row + texts[i].size(), texts[i].begin(), [](float value) {
       return static_cast<char>(static_cast<unsigned char>(value));

@@ -62,7 +62,7 @@ void agree(Communicator& ranks, int speaker, at::Tensor& tokens, c10::Device dev
 
 void complete(std::vector<Row>& rows, std::span<const TextQuestion> samples, Executor& executor,
               Communicator& ranks, const GenerateOptions& options, bool rehearse) {
-  for (int token = 0; token < options.most_tokens; ++token) {
+  for (int token = 0; token < options.max_tokens; ++token) {
     if (std::ranges::all_of(rows, &Row::ended)) return;
     at::Tensor last;
     const Batch batch = batch_of(rows, options, last);
@@ -82,20 +82,20 @@ void complete(std::vector<Row>& rows, std::span<const TextQuestion> samples, Exe
 }  // namespace
 
 std::string keep_answerable(std::vector<TextQuestion>& samples, std::int64_t sequence,
-                            int most_tokens) {
+                            int max_tokens) {
   const std::size_t asked = samples.size();
   std::erase_if(samples, [&](const TextQuestion& sample) {
     return std::cmp_greater_equal(sample.prompt_tokens.size(), sequence);
   });
   const std::size_t filled = asked - samples.size();
   const auto cut = std::ranges::count_if(samples, [&](const TextQuestion& sample) {
-    return std::ssize(sample.prompt_tokens) + most_tokens > sequence;
+    return std::ssize(sample.prompt_tokens) + max_tokens > sequence;
   });
   if (filled == 0 && cut == 0) return "";
   return fmt::format(
       "run.generate: of {} prompts {} fill data.sequence ({}) and get no answer, {} leave room for "
       "fewer than run.generate_tokens ({}); a longer data.sequence has room",
-      asked, filled, sequence, cut, most_tokens);
+      asked, filled, sequence, cut, max_tokens);
 }
 
 AnswerFigures mean_figures(const std::vector<GeneratedAnswer>& answers) {

@@ -18,7 +18,7 @@ struct GenerateOptions {
   std::int64_t micro_batch = 0;  ///< samples of one pass
   std::int64_t sequence = 0;     ///< tokens that the model takes
   Zigzag own = {};               ///< of these, what this rank has
-  int most_tokens = 0;           ///< of an answer
+  int max_tokens = 0;            ///< of an answer
   bool rehearse = false;         ///< before the first pass
 };
 
@@ -32,9 +32,9 @@ struct GeneratedAnswer {
 [[nodiscard]] AnswerFigures mean_figures(const std::vector<GeneratedAnswer>& answers);
 
 /// Takes out the samples whose prompts fill `sequence`; says how many these are, and how many
-/// answers end before `most_tokens`. Empty where all have their room.
+/// answers end before `max_tokens`. Empty where all have their room.
 [[nodiscard]] std::string keep_answerable(std::vector<TextQuestion>& samples, std::int64_t sequence,
-                                          int most_tokens);
+                                          int max_tokens);
 
 /// A pass over padding: each rank then has what others have updated. Collective.
 void pass_of_nothing(Executor& executor, const GenerateOptions& options);

@@ -109,12 +109,12 @@ void Session::look_at_last_step() {
   const BatchPlan& batch = strategy_->batch;
   const std::int64_t parts =
       batch.micro_batches * (over == BatchNormOver::ranks ? 1 : batch.data_ranks);
-  const std::int64_t fewest = std::max<std::int64_t>(1, left / parts) * frames_of(recipe_);
-  if (fewest >= kFew) return;
+  const std::int64_t min = std::max<std::int64_t>(1, left / parts) * frames_of(recipe_);
+  if (min >= kFew) return;
   notes_.push_back(fmt::format(
       "warning: the last step of each epoch has {} of {} samples, and batch norm takes mean and "
       "variance of as few as {}: its losses jump. data.last: drop leaves that step out",
-      left, recipe_.batch.global, fewest));
+      left, recipe_.batch.global, min));
 }
 
 }  // namespace dstrain

@@ -104,7 +104,7 @@ std::vector<GeneratedAnswer> Session::generate() {
                                    .micro_batch = recipe_.batch.micro,
                                    .sequence = model_.sequence,
                                    .own = own_tokens(),
-                                   .most_tokens = recipe_.run.generate_tokens,
+                                   .max_tokens = recipe_.run.generate_tokens,
                                    .rehearse = rehearsed_ && !std::exchange(answered_, true)};
   if (keeps_keys_) {
     // A pass brings what other ranks have updated.

@@ -16,10 +16,10 @@ namespace {
 
 /// "rank 3 on n2, rank 9 on n5", of many the first.
 std::string named(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMax = 8;
   std::vector<std::string> list;
   for (const int rank : ranks) {
-    if (list.size() == kMost) break;
+    if (list.size() == kMax) break;
     list.push_back(fmt::format("rank {} on {}", rank, hosts.at(to_index(rank))));
   }
   const std::size_t more = ranks.size() - list.size();

@@ -254,21 +254,21 @@ void vocab_loss(const VocabLoss& a) {
     }
     const bool known = label >= 0 && label < a.classes;
     const double own = known ? logits.at(first + label) : std::numeric_limits<double>::quiet_NaN();
-    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    double max = -std::numeric_limits<double>::infinity(), sum = 0;
     bool beaten = false;
     for (std::int64_t i = 0; i < a.classes; ++i) {
       const double x = logits.at(first + i);
-      most = std::fmax(most, x);
+      max = std::fmax(max, x);
       beaten = beaten || x > own || (x == own && i < label);
     }
-    for (std::int64_t i = 0; i < a.classes; ++i) sum += std::exp(logits.at(first + i) - most);
-    const double loss = most + std::log(sum) - own;
+    for (std::int64_t i = 0; i < a.classes; ++i) sum += std::exp(logits.at(first + i) - max);
+    const double loss = max + std::log(sum) - own;
     a.loss[row] = static_cast<float>(weight * loss);
     a.top1[row] = std::isfinite(loss) && !beaten ? a.weights[row] : 0;
     if (a.grad_loss == nullptr) continue;
     const double factor = weight * static_cast<double>(*a.grad_loss);
     for (std::int64_t i = 0; i < a.classes; ++i) {
-      const double softmax = std::exp(logits.at(first + i) - most) / sum;
+      const double softmax = std::exp(logits.at(first + i) - max) / sum;
       logits.set(first + i, factor * (softmax - (i == label ? 1 : 0)));
     }
   }

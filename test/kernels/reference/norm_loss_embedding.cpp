@@ -141,16 +141,15 @@ void cross_entropy(const CrossEntropy& a) {
       const bool known = label >= 0 && label < a.classes;
       const double own =
           known ? logits.at(first + label) : std::numeric_limits<double>::quiet_NaN();
-      double most = -std::numeric_limits<double>::infinity(), exponentials = 0, mean = 0,
-             better = 0;
-      for (std::int64_t i = 0; i < a.classes; ++i) most = std::fmax(most, logits.at(first + i));
+      double max = -std::numeric_limits<double>::infinity(), exponentials = 0, mean = 0, better = 0;
+      for (std::int64_t i = 0; i < a.classes; ++i) max = std::fmax(max, logits.at(first + i));
       for (std::int64_t i = 0; i < a.classes; ++i) {
         const double x = logits.at(first + i);
-        exponentials += std::exp(x - most);
+        exponentials += std::exp(x - max);
         mean += x / classes;
         if (x > own || (x == own && i < label)) better += 1;
       }
-      log_sum_exp = most + std::log(exponentials);
+      log_sum_exp = max + std::log(exponentials);
       const double smooth = smoothing > 0 ? smoothing * (log_sum_exp - mean) : 0;
       double target = own;
       if (a.shares != nullptr) {

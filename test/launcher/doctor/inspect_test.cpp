@@ -42,7 +42,7 @@ Inspection healthy() {
     gpu.memory_bytes = 140 * kGiB;
     gpu.used_bytes = kGiB / 2;
     gpu.nvlinks = 18;
-    gpu.pcie_lanes = gpu.pcie_lanes_most = 16;
+    gpu.pcie_lanes = gpu.pcie_lanes_max = 16;
     gpu.uncorrected_errors = 0;
     at.gpus.push_back(gpu);
   }

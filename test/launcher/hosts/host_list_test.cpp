@@ -210,9 +210,9 @@ TEST_CASE("a text of any size costs little time", "[launcher][hosts]") {
   std::string words = "h slots=1 gpus=0";
   for (int i = 0; i < 100'000; ++i) words += ",0";
   CHECK_THROWS_AS(read(words), Error);
-  std::string most;
-  for (int i = 0; most.size() < (1 << 20) - 20; ++i) most += fmt::format("n{} slots=1\n", i);
-  CHECK(read(most).size() > 60'000);
+  std::string max;
+  for (int i = 0; max.size() < (1 << 20) - 20; ++i) max += fmt::format("n{} slots=1\n", i);
+  CHECK(read(max).size() > 60'000);
   CHECK(std::clock() - began < 5 * CLOCKS_PER_SEC);
 }
 
