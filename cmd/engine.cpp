@@ -5,6 +5,7 @@
 
 #include "cmd/command.h"
 #include "cmd/hub_names.h"
+#include "cmd/input_path.h"
 #include "cmd/number_option.h"
 #include "cmd/overrides.h"
 #include "cmd/recipe_words.h"
@@ -25,14 +26,16 @@ Command add_engine(CLI::App& root) {
   add_recipe(*app, options->recipe);
   add_overrides(*app, options->overrides);
   app->add_option(
-      "--resume", options->resume,
-      "Run directory or checkpoint directory to go on from; default: never, start anew.");
+         "--resume", options->resume,
+         "Run directory or checkpoint directory to go on from; default: never, start anew.")
+      ->check(not_empty());
   app->add_option("--verify", options->verify_steps,
                   "Instead of training: run this many steps on one rank and under the strategy, "
                   "and compare.")
       ->check(number_in(1, 100));
   app->add_option("--evaluate", options->evaluate,
-                  "Instead of training: evaluate a run, a checkpoint, or - for the recipe's weights.");
+                  "Instead of training: evaluate a run, a checkpoint, or - for the recipe's weights.")
+      ->check(not_empty());
   app->add_option("--measure", options->measure,
                   "Instead of training: measure products and sums of all hosts and write them to this "
                   "file, for `dstrain launch --preflight`.")

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <future>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -502,7 +504,8 @@ Command add_generate(CLI::App& root) {
   app->add_option("--samples", options->write.samples, "Answers to each prompt. Default 1.")
       ->check(number_in(1, 1 << 20));
   app->add_option("--seed", options->write.seed,
-                  "Of random choices: the same answers at any --batch. Default 42.");
+                  "Of random choices: the same answers at any --batch. Default 42.")
+      ->check(number_in<std::int64_t>(0, std::numeric_limits<std::int64_t>::max()));
   app->add_option(
          "--batch", options->batch,
          "Answers that a rank writes at once; 0 (default): as many as fit, 512 at most, on "

@@ -9,13 +9,6 @@
 #include "engine/base/error.h"
 
 namespace dstrain {
-namespace {
-
-/// An unset variable of a shell must not turn into a job on this machine alone, or into a new run.
-const CLI::Validator kNotEmpty(
-    [](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
-
-}  // namespace
 
 void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
   launcher::HostRequest& request = options.request;
@@ -27,7 +20,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
   CLI::Option* hosts =
       app.add_option("--hosts", request.hosts,
                      "Hosts and their slots, reached by ssh: h1:8,h2:8 or user@h1:8.")
-          ->check(kNotEmpty);
+          ->check(not_empty());
   app.add_option("--hostfile", request.hostfile,
                  "File with one `host slots=8` per line, or with bare names, each line a slot, as "
                  "$PBS_NODEFILE "
@@ -36,9 +29,9 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
       ->excludes(hosts);
   app.add_option("--include", request.include,
                  "Use only these hosts, perhaps only some GPUs of them: h1@h2:0,2.")
-      ->check(kNotEmpty);
+      ->check(not_empty());
   app.add_option("--exclude", request.exclude, "Leave out these hosts or GPUs: h3@h2:1.")
-      ->check(kNotEmpty);
+      ->check(not_empty());
   app.add_option("--ssh-config", options.ssh_config,
                  "Configuration file for ssh instead of the user's own (ssh -F).")
       ->check(input_file());
@@ -114,13 +107,13 @@ void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
          "never;\n"
          "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
          "Default: never.")
-      ->check(kNotEmpty);
+      ->check(not_empty());
   app.add_option(
          "--run-name", options.run_name,
          "Name of the run directory, instead of one with time and id. With --resume the run of "
          "this name goes on\n"
          "where it has a checkpoint; else it starts from DIR, or anew.")
-      ->check(kNotEmpty);
+      ->check(not_empty());
   app.add_flag("--dry-run", options.dry_run,
                "Print who would run where, with which environment and command; start nothing.");
 }

@@ -33,6 +33,10 @@ CLI::Validator input_folder() {
           "DIR"};
 }
 
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return text.empty() ? "is empty" : ""; }, ""};
+}
+
 void refuse_own_input(const std::string& option, const std::string& output,
                       const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {

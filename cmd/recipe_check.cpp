@@ -41,8 +41,11 @@ bool check_one(const std::string& file, const CheckOptions& options) {
     return true;
   } catch (const RecipeError& error) {
     print_error("{}\n", error.what());
-    return false;
+  } catch (const Error& error) {
+    if (options.recipes.size() == 1) throw;
+    print_error("error: {}\n  hint: {}\n", error.what(), error.hint());
   }
+  return false;
 }
 
 int check_recipes(const CheckOptions& options) {

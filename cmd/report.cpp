@@ -9,10 +9,10 @@
 
 #include "cmd/command.h"
 #include "cmd/input_path.h"
-#include "engine/base/program_output.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
+#include "engine/base/program_output.h"
 #include "engine/base/run_layout.h"
 #include "engine/report/document.h"
 
@@ -59,6 +59,12 @@ int report_runs(const ReportOptions& options) {
     });
     paths.insert(paths.begin(), options.baseline);
   }
+  for (const std::string& path : paths) {
+    const RunLayout run{path};
+    refuse_own_input("-o", options.output,
+                     {run.recipe(), run.plan(), run.failure(), run.metrics(), run.events(),
+                      run.confusion(), run.classes(), run.clocks()});
+  }
   std::vector<report::RunData> runs;
   for (const std::string& path : paths) runs.push_back(report::read_run(path));
   report::PredictStep predict;
@@ -96,13 +102,15 @@ Command add_report(CLI::App& root) {
       "Example: dstrain report runs/quickstart-20261123T024220Z-5b2cc1 --format html -o "
       "report.html");
   app->add_option("runs", options->runs, "Folders of runs.")->required()->check(input_folder());
-  app->add_option("--format", options->format, "text, markdown or html. Default: text.")
-      ->check(CLI::IsMember({"text", "markdown", "html"}));
+  CLI::Option* format =
+      app->add_option("--format", options->format, "text, markdown or html. Default: text.")
+          ->check(CLI::IsMember({"text", "markdown", "html"}));
   app->add_option("-o,--output", options->output, "File to write. Default: standard output.");
   app->add_option("--baseline", options->baseline,
                   "Run that the others are compared with. Default: the first.")
       ->check(input_folder());
-  app->add_flag("--json", options->json, "Print one JSON object for programs instead.");
+  app->add_flag("--json", options->json, "Print one JSON object for programs instead.")
+      ->excludes(format);
   app->add_flag("!--no-predict", options->predict,
                 "Do not ask `dstrain plan` what an advice would gain. Default: ask.");
   return {app, [options] { return report_runs(*options); }};

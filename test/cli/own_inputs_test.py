@@ -38,6 +38,12 @@ def test_own_inputs(folder, model):
     assert not (folder / "new.yaml").exists()
 
 
+def test_own_run(source):
+    for name in ("metrics.jsonl", "recipe.yaml", "plan.json"):
+        refused("report", source, "--no-predict", "-o", source / name, says="is read by this command", keeps=source / name)
+    refused("report", source, "--json", "--format", "html", says="excludes", keeps=source / "metrics.jsonl")
+
+
 def test_answers_stay(folder, model):
     answers, prompts = folder / "answers.jsonl", folder / "prompts.jsonl"
     prompts.write_text('{"prompt": "What?"}\n')
@@ -66,6 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
     source, model = only_run(scratch / "runs"), scratch / "model"
     expect_success(run("checkpoint", "export", source, model))
     test_own_inputs(scratch, model)
+    test_own_run(source)
     test_answers_stay(scratch, model)
     test_weights_of_others(scratch, model, source)
 print("own inputs: ok")

@@ -126,6 +126,11 @@ def test_options_without_effect(folder):
         for more in ([], ["--dry-run"]):
             done = launch(folder, *options, *more)
             assert done.returncode == 64 and says in done.stderr, (options, more, done.returncode, done.stdout, done.stderr)
+    for words, says in ((["engine", QUICKSTART, "--evaluate", ""], "--evaluate: is empty"), (["engine", QUICKSTART, "--resume", ""], "--resume: is empty"),
+                        (["generate", folder, "--seed", "-1"], "--seed: Value -1 not in range"),
+                        (["recipe", "check", folder / "none.yaml", "LICENSE", QUICKSTART], "2 of 3 recipes have mistakes")):
+        done = run(*words)
+        assert done.returncode == 64 and says in done.stderr, (words, done.returncode, done.stdout, done.stderr)
     expect_nothing_left(folder)
 
 

@@ -41,6 +41,9 @@ MODELS = {
             {"model.layers": 4, "model.width": 256, "model.mlp_width": 512, "model.heads": 8, "model.image_size": 64,
              "model.patch_size": 16, "batch.micro": 2}),
 }
+MODELS["cnn"] = ("recipes/cnn/mobilenet-v2_random_ddp.yaml",
+                 {"model.name": "cnn-basic", "model.channels": 3, "model.image_size": 32, "model.classes": 10, "model.dropout": -1,
+                  "batch_norm.over": "running", "batch.micro": 2, "parallel.bucket": 0.1})
 for name in ("deit-small", "dinov2-small", "clip-vit-base-patch32", "siglip-base-patch16-224"):
     sizes = MODELS["vit"][1] | {"model.name": name}
     if name == "dinov2-small":  # whose MLP's width follows
@@ -69,6 +72,8 @@ LAYOUTS = {
     "data 2, stage 3, DeiT": (2, "deit", {"parallel.zero.stage": 3}),
     "data 2, stage 2, DINOv2, gated": (2, "dinov2, gated", {"parallel.zero.stage": 2}),
     "data 2, stage 3, CLIP": (2, "clip", {"parallel.zero.stage": 3}),
+    "data 2, stage 2, CNN, two at once": (2, "cnn", {"parallel.zero.stage": 2, "batch.concurrent": 2}),
+    "data 2, stage 3, CNN, two at once": (2, "cnn", {"parallel.zero.stage": 3, "batch.concurrent": 2}),
     "data 4, stage 3, ViT": (4, "vit", {"parallel.zero.stage": 3, "batch.micro": 1}),
     "pipeline 2, gpipe": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "gpipe", "batch.micro": 1}),
     "pipeline 2, 1f1b": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "1f1b", "batch.micro": 1}),
