@@ -26,7 +26,7 @@ __device__ float exponential(float x) {
 template <typename T>
 struct Part {
   float max = -FLT_MAX;  // finite: a logit of -inf must not make a nan
-  float sum = 0;         // of exp(x - most)
+  float sum = 0;         // of exp(x - max)
   bool beaten = false;   // some class stands before the label
 
   template <int N>

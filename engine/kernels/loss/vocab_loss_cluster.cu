@@ -19,7 +19,7 @@ constexpr std::int64_t kPacksAtOnce = kThreads * kBlocks;
 /// What a block knows of its part of a row, or all of the row.
 struct RowPart {
   float max;    // finite: a logit of -inf must not make a nan
-  float sum;    // of exp(x - most)
+  float sum;    // of exp(x - max)
   bool beaten;  // some class stands before the label
 };
 
