@@ -177,7 +177,7 @@ def test_stopped_rank(cluster):
     others = str([group["stack"] for group in failure["ranks"] if 3 not in group["ranks"]])
     # A function of MKL has no unwind tables: its callers are not known.
     in_mkl = stopped["stack"][1].endswith(" in libtorch_cpu.so") and "::" not in stopped["stack"][1]
-    assert in_mkl or "dstrain::Executor::" in str(stopped["stack"]), failure["ranks"]
+    assert in_mkl or "dstrain::Trainer::run " in str(stopped["stack"]), failure["ranks"]
     assert "GlooCommunicator" in others, failure["ranks"]
     cluster.hosts.wait_gone(f"DSTRAIN_RUN_DIR={only_run(output)}", 2)
     print(f"  ended {seconds:.1f} s after SIGSTOP, limit {limit} s: {failure['summary']}")
