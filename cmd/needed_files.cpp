@@ -102,7 +102,7 @@ class FilesSearch {
   /// What data.path lacks of the form that it has most of.
   [[nodiscard]] std::vector<std::string> lacking_of(const DatasetRow& row,
                                                     const DataConfig& data) const {
-    std::vector<std::string> min;
+    std::vector<std::string> closest;
     std::size_t most_there = 0;
     for (const auto& form : row.forms) {
       std::vector<std::string> lacking;
@@ -113,10 +113,10 @@ class FilesSearch {
       }
       if (lacking.empty()) return {};
       const std::size_t there = form.size() - lacking.size();
-      if (min.empty() || there > most_there) min = lacking;
+      if (closest.empty() || there > most_there) closest = lacking;
       most_there = std::max(most_there, there);
     }
-    return min;
+    return closest;
   }
 
   /// Beside a folder `train` there is one for evaluation; a folder of classes is divided.

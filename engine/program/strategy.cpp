@@ -411,8 +411,8 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   // Schedules are chosen by estimates of their memory. 1F1B holds the least.
   Recipe plain = recipe;
   plain.parallel.stages.schedule = ScheduleName::one_f_one_b;
-  Strategy min = strategy_of(plain, cost, world_size, machine, rank);
-  return stages_fit(min, recipe, cost, machine) ? std::move(min) : std::move(strategy);
+  Strategy lean = strategy_of(plain, cost, world_size, machine, rank);
+  return stages_fit(lean, recipe, cost, machine) ? std::move(lean) : std::move(strategy);
 }
 
 }  // namespace dstrain

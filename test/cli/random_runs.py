@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-from support import metrics, only_run, run
+from support import far_from_one_rank, metrics, only_run, run
 
 DECODERS = ["qwen2", "qwen3", "llama", "mistral", "phi3", "olmo2", "gemma2", "gemma3_text", "gpt_neox", "bloom", "gpt2"]
 MIXTURES = ["qwen2_moe", "qwen3_moe", "mixtral"]
@@ -158,17 +158,6 @@ def train(folder, ranks, values, *more):
     return [(step["loss"], step["grad_norm"]) for step in metrics(only_run(folder)).values()]
 
 
-def far(found, expected, kind):
-    """What differs by more than rounding; empty: nothing."""
-    if len(found) != len(expected):
-        return f"{len(found)} steps instead of {len(expected)}"
-    for number, (own, other) in enumerate(zip(found, expected), 1):
-        for a, b, share, name in zip(own, other, BOUNDS.get(kind, BOUND), ("loss", "gradient norm")):
-            if not abs(a - b) <= share * abs(b) + 1e-6:
-                return f"step {number}: {name} {a}, of one rank {b}"
-    return ""
-
-
 def words_of(ranks, values):
     return f"--ranks {ranks} " + " ".join(f"--set '{key}={value}'" for key, value in values.items())
 
@@ -191,7 +180,7 @@ def play(seed, folder):
     expected = train(f"{folder}/one", 1, {**model, "batch.micro": model["batch.global"], "run.steps": STEPS})
     if isinstance(expected, tuple):
         return f"one rank: exit code {expected[0]}: {expected[1][-2000:]}", text
-    return far(found, expected, kind) or "equal", text
+    return far_from_one_rank(found, expected, BOUNDS.get(kind, BOUND)) or "equal", text
 
 
 parser = argparse.ArgumentParser(description=__doc__)

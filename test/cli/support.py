@@ -86,6 +86,17 @@ def metrics(run_directory, kind="step"):
     return found
 
 
+def far_from_one_rank(found, expected, shares):
+    """What of [(loss, gradient norm)] by step differs by more than these shares of one rank's; empty: nothing."""
+    if len(found) != len(expected):
+        return f"{len(found)} steps instead of {len(expected)}"
+    for number, (own, other) in enumerate(zip(found, expected), 1):
+        for a, b, share, name in zip(own, other, shares, ("loss", "gradient norm")):
+            if not abs(a - b) <= share * abs(b):
+                return f"step {number}: {name} {a}, of one rank {b}"
+    return ""
+
+
 def losses(run_directory):
     return {step: o["loss"] for step, o in metrics(run_directory).items()}
 
