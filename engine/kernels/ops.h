@@ -65,12 +65,9 @@ using kernels::GateActivation;
 [[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight,
                                        GateActivation gate = GateActivation::silu);
 
-/// Parts of the operators above, for where something is added before or read between:
-/// gelu(z + bias) with z [M, N] and bias [N] saves z; act(gate) * up of gate_up [M, 2F] -> [M, F]
-/// saves gate_up.
+/// A part of gelu_linear, for where something is added before or read between: gelu(z + bias) with
+/// z [M, N] and bias [N] saves z.
 [[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);
-[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up,
-                                GateActivation gate = GateActivation::silu);
 
 /// Which elements of an input are set to zero while training; the others grow by 1 / (1 - share).
 struct DropMask {
@@ -96,6 +93,13 @@ struct LowRankTerm {
 /// linear(x, weight, bias), with what `terms` add; the columns of no two overlap.
 [[nodiscard]] at::Tensor adapted_linear(const Measured& x_MK, Parameter& weight, Parameter* bias,
                                         const std::vector<LowRankTerm>& terms);
+
+/// swiglu_linear with what `terms` add to its second product. The product of gate and up is not
+/// kept: backward makes it again. On a GPU, where numbers have 16 bits and sizes are multiples of
+/// 8, it is made and its gradient taken in the kernels of the term.
+[[nodiscard]] at::Tensor adapted_swiglu_linear(const at::Tensor& gate_up, Parameter& weight,
+                                               const std::vector<LowRankTerm>& terms,
+                                               GateActivation gate = GateActivation::silu);
 
 /// Rows of `table` [V, D] by token: tokens [...] int64 -> [M, D]. The gradient's sums have a fixed
 /// order.

@@ -97,6 +97,16 @@ struct Left {
     return left;
   }
 
+  /// Its rows are the 16 columns from `tile` on.
+  template <typename T>
+  __device__ static Left of_columns(const T* tile, int pitch) {
+    const int i = static_cast<int>(threadIdx.x) % kWarp;
+    const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
+    Left left;
+    load_matrices<true>(left.value, shared_address(from));
+    return left;
+  }
+
   /// Takes sums [16, 16] as multiply_add leaves them.
   template <typename T>
   __device__ static Left of(const float (&sums)[2][4]) {

@@ -43,9 +43,11 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes,
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
   LayerCost gate_up = gate_up_.cost(rows, compute_bytes, input_is_kept),
             down = down_.cost(rows, compute_bytes, true);
-  // Gate and up; their product only for adapters, the weight's gradient makes it again.
+  // Gate and up; the gradients of the weight and of adapters make their product again.
   LayerCost swiglu{.name = options_.gate == ops::GateActivation::silu ? "SwiGLU" : "GEGLU",
-                   .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
+                   .saved_bytes = 2 * hidden};
+  // What an adapter adds to the product's gradient is never written.
+  if (down_.gated_in_kernels(compute_bytes)) down.backward_traffic -= 2 * hidden;
   const bool one_operator =
       !options_.has_biases && !down_.has_adapters() && !gate_up_.has_adapters();
   if (one_operator && down_.weight().trainable && down.fp8_flops == 0) swiglu.hidden_bytes = hidden;
@@ -66,12 +68,14 @@ Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {
               down = down_.decoded_bytes(compute_bytes);
   // The product of gate and up until it is multiplied.
   const Bytes forward = hidden + std::max(gate_up, down);
-  // Backward, its gradient, those of gate and up, and the product once more.
+  // Backward, its gradient, those of gate and up, and the product once more; kernels of adapters
+  // hold that in registers. The gradient of gate and up is left when their matrix is decoded.
   if (!down_.has_adapters())
     return {.forward = forward, .backward = 4 * hidden + std::max(gate_up, down)};
-  // Adapters keep the product until its gradient is there. Of all three, that of gate and up is
-  // left when its matrix is decoded.
-  return {.forward = forward, .backward = std::max({2 * hidden, hidden + down, gate_up - hidden})};
+  const bool again = !down_.gated_in_kernels(compute_bytes);
+  return {.forward = forward,
+          .backward = std::max(
+              {(again ? 4 : 3) * hidden, (again ? 2 : 1) * hidden + down, 2 * hidden + gate_up})};
 }
 
 void GatedMlp::add_parameters(std::vector<Parameter*>& list) {

@@ -43,11 +43,15 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
   bias_.cut = cut.rows() ? Cut::tensor : Cut::none;
 }
 
-at::Tensor Linear::product(const ops::Measured& x_MK, Parameter* bias, const Call& call) {
-  if (adapters_.empty()) return ops::linear(x_MK, weight_, bias);
+std::vector<ops::LowRankTerm> Linear::terms(const Call& call) {
   std::vector<ops::LowRankTerm> terms;
   for (LowRank& adapter : adapters_) terms.push_back(adapter.term(call));
-  return ops::adapted_linear(x_MK, weight_, bias, terms);
+  return terms;
+}
+
+at::Tensor Linear::product(const ops::Measured& x_MK, Parameter* bias, const Call& call) {
+  if (adapters_.empty()) return ops::linear(x_MK, weight_, bias);
+  return ops::adapted_linear(x_MK, weight_, bias, terms(call));
 }
 
 Communicator* Linear::summing(const Call& call) const {
@@ -121,8 +125,9 @@ at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up,
     return ops::gated_linear(x_mD, gate_up.weight_, weight_,
                              cut_.columns() ? summing(call) : nullptr, call.hidden(), gate);
   const at::Tensor gate_and_up = gate_up.forward_of_gathered(x_mD, call);
-  if (has_adapters()) return forward(ops::swiglu(gate_and_up, gate), call);
-  const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_, gate);
+  const at::Tensor y_MN = has_adapters()
+                              ? ops::adapted_swiglu_linear(gate_and_up, weight_, terms(call), gate)
+                              : ops::swiglu_linear(gate_and_up, weight_, gate);
   return with_bias(cut_.columns() ? ops::reduce_scatter_rows(y_MN, summing(call)) : y_MN);
 }
 
@@ -205,6 +210,10 @@ Bytes Linear::adapter_bytes(std::int64_t rows, int compute_bytes) const {
   Bytes bytes = 0;
   for (const LowRank& adapter : adapters_) bytes += adapter.saved_bytes(rows, compute_bytes);
   return bytes;
+}
+
+bool Linear::gated_in_kernels(int compute_bytes) const {
+  return has_adapters() && !weight_.trainable && adapters_.front().in_kernels(compute_bytes);
 }
 
 Bytes Linear::saved_bytes(std::int64_t rows, int compute_bytes) const {

@@ -105,6 +105,8 @@ class Linear {
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
   /// The same without x, which another layer keeps.
   [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
+  /// In forward_gated adapters need no h of their own: it is made in their kernels.
+  [[nodiscard]] bool gated_in_kernels(int compute_bytes) const;
   /// What each product makes of a matrix in 4 bits.
   [[nodiscard]] Bytes decoded_bytes(int compute_bytes) const {
     return weight_.nf4 ? weight_.numel() * compute_bytes : 0;
@@ -115,6 +117,7 @@ class Linear {
   [[nodiscard]] std::vector<Piece> pieces_of(std::size_t part) const;
   /// A cut may leave no rows.
   [[nodiscard]] std::int64_t columns() const { return weight_.parts.front().columns.size(); }
+  [[nodiscard]] std::vector<ops::LowRankTerm> terms(const Call& call);
   /// x weight^T + bias with what adapters add, of this rank's part.
   [[nodiscard]] at::Tensor product(const ops::Measured& x_MK, Parameter* bias, const Call& call);
   /// The ranks over which matrices cut by columns are summed.

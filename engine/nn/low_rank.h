@@ -46,12 +46,18 @@ class LowRank {
   [[nodiscard]] Flops flops(std::int64_t rows) const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(a_.numel() + b_.numel());
   }
+  /// Its products with x are those of kernels that hold x in registers.
+  [[nodiscard]] bool in_kernels(int compute_bytes) const {
+    return compute_bytes == 2 && kernels::fits_low_rank(options_.rank);
+  }
   /// What dropout takes as traffic: rows of x or of its gradient are read and written, once forward
   /// and twice backward, or drawn inside products, which takes as long as to read them.
   [[nodiscard]] Bytes dropped_traffic(std::int64_t rows, int compute_bytes, bool backward) const {
     if (options_.dropout == 0) return 0;
-    const bool inside = compute_bytes == 2 && kernels::fits_low_rank(options_.rank);
-    return (inside ? 1 : backward ? 4 : 2) * rows * a_.shape.back() * compute_bytes;
+    return (in_kernels(compute_bytes) ? 1
+            : backward                ? 4
+                                      : 2) *
+           rows * a_.shape.back() * compute_bytes;
   }
   /// Kept for backward beside x: the rows of x a^T.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const {

@@ -180,6 +180,53 @@ std::vector<Case> low_rank_cases(std::int64_t rows, std::int64_t columns, int pa
            }}};
 }
 
+/// What an adapter of gate and up, and one of down, take without dropout. Bytes: the gradient of
+/// the output once in; gate and up in and h out; gate, up and h's gradient in, gradients of gate
+/// and up out.
+std::vector<Case> adapter_cases(std::int64_t rows, std::int64_t columns, int rank) {
+  const double bytes = 2.0 * static_cast<double>(rows * columns);
+  const std::string shape = matrix_text(rows, columns) + ", rank " + std::to_string(rank);
+  const auto part_of = [=](const at::Tensor& a) {
+    kernels::LowRankParts made;
+    made.part[made.count++] = {.a = a.const_data_ptr(),
+                               .rank = rank,
+                               .column = 0,
+                               .share = 0,
+                               .scale_of_a = 1,
+                               .seed = nullptr,
+                               .place = 5,
+                               .rows = nullptr,
+                               .whole_columns = 0,
+                               .first_column = 0};
+    return made;
+  };
+  return {
+      {"low_rank_outputs", shape, bytes,
+       [=] {
+         const auto dy = random({rows, 2 * columns}), u = random({rows, rank}),
+                    b = random({columns, rank}), du = random({rows, rank}),
+                    strips = random32({kernels::low_rank_strips(columns) * rows, rank}),
+                    sums =
+                        random32({kernels::low_rank_output_splits(rows, columns), columns * rank});
+         return launch<kernels::LowRankOutputs>(
+             kernels::cuda::low_rank_outputs,
+             {data(dy), data(u), data(b), fp32(strips), fp32(sums), data(du), 1, 1, rows, columns,
+              2 * columns, rank, rank, kDType},
+             {dy, u, b, du, strips, sums});
+       }},
+      {"low_rank_gate", shape, 5 * bytes, [=] {
+         const auto gate_up = random({rows, 2 * columns}), dh = random({rows, columns}),
+                    grad = random({rows, 2 * columns}), a = random({rank, columns}),
+                    du = random({rows, rank}),
+                    partial = random32({kernels::low_rank_splits(rows, columns) * rank, columns});
+         return launch<kernels::LowRankGate>(
+             kernels::cuda::low_rank_gate,
+             {data(gate_up), data(dh), data(du), data(grad), fp32(partial), rows, columns, rank,
+              part_of(a), kDType, kernels::GateActivation::silu},
+             {gate_up, dh, grad, a, du, partial});
+       }}};
+}
+
 /// Bytes: logits once in, gradients once out.
 Case vocab_case(const LinearShape& s) {
   const std::int64_t rows = kHeadRows, classes = s.classes;
@@ -224,9 +271,10 @@ TEST_CASE("bench: kernels around products", "[.bench]") {
   print_rows(narrow_cases(kLinearShapes[0]), kLinearShapes[0].name);
 }
 
-TEST_CASE("bench: adapters with dropout", "[.bench]") {
+TEST_CASE("bench: adapters", "[.bench]") {
   const LinearShape& s = kLinearShapes[0];
   print_head();
+  for (const int rank : {8, 16}) print_rows(adapter_cases(s.rows, s.hidden, rank), s.name);
   print_rows(low_rank_cases(s.rows, s.width, 3, 16), s.name);
   print_rows(low_rank_cases(s.rows, s.width, 1, 32), s.name);
   print_rows(low_rank_cases(s.rows, s.hidden, 1, 16), s.name);

@@ -18,6 +18,7 @@
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/devices.h"
+#include "test/kernels/swiglu.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
@@ -222,7 +223,7 @@ TEST_CASE("a gate opens by GELU, too", "[kernels][cpu]") {
   test::Random random(5);
   const at::Tensor gate_up = leaf(random({19, 2 * 12}, dtype)), dy = random({19, 12}, dtype);
   const at::Tensor gate_up64 = exact(gate_up);
-  const at::Tensor y = ops::swiglu(gate_up, ops::GateActivation::gelu);
+  const at::Tensor y = test::swiglu(gate_up, ops::GateActivation::gelu);
   y.backward(dy);
   const at::Tensor y64 = at::gelu(gate_up64.narrow(1, 0, 12), "tanh") * gate_up64.narrow(1, 12, 12);
   y64.backward(dy.to(at::kDouble));
@@ -236,7 +237,7 @@ TEST_CASE("swiglu_linear and swiglu with linear are the same", "[kernels][cpu]")
   const at::Tensor a = leaf(random({9, 16})), b = leaf(a), dy = random({9, 4});
   Parameter one = random.parameter({4, 8}, at::kFloat), other = one;
   other.gradient = at::zeros_like(one.gradient);
-  const at::Tensor y = ops::swiglu_linear(a, one), z = ops::linear(ops::swiglu(b), other, nullptr);
+  const at::Tensor y = ops::swiglu_linear(a, one), z = ops::linear(test::swiglu(b), other, nullptr);
   y.backward(dy);
   z.backward(dy);
   REQUIRE(y.equal(z));

@@ -233,6 +233,19 @@ __global__ void __launch_bounds__(kWarp* kReduceRows)
   }
 }
 
+/// The same, bit for bit, of few rows: a thread has a column.
+__global__ void __launch_bounds__(kReduceRows* kWarp)
+    add_few_partials_kernel(const float* partial, std::int64_t rows, std::int64_t cols,
+                            float* first, float* second, std::int64_t split) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (column >= cols) return;
+  float sum = partial[column];
+#pragma unroll 4
+  for (std::int64_t row = 1; row < rows; ++row) sum += partial[row * cols + column];
+  float& out = column < split ? first[column] : second[column - split];
+  out += sum;
+}
+
 template <typename Args>
 dim3 column_grid(const Args& args) {
   return {static_cast<unsigned>(column_blocks(args.cols)),
@@ -243,8 +256,15 @@ dim3 column_grid(const Args& args) {
 
 void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
                   float* second, std::int64_t split, cudaStream_t stream) {
-  add_partials_kernel<<<blocks_for(cols, kWarp), dim3(kWarp, kReduceRows), 0, stream>>>(
-      partial, rows, cols, first, second, split);
+  constexpr int kFewThreads = 256;
+  constexpr std::int64_t kManyColumns = 16 * 1024;  // fewer leave multiprocessors idle
+  if (rows <= kReduceRows && cols >= kManyColumns) {
+    add_few_partials_kernel<<<blocks_for(cols, kFewThreads), kFewThreads, 0, stream>>>(
+        partial, rows, cols, first, second, split);
+  } else {
+    add_partials_kernel<<<blocks_for(cols, kWarp), dim3(kWarp, kReduceRows), 0, stream>>>(
+        partial, rows, cols, first, second, split);
+  }
   check_launch("add_partials");
 }
 

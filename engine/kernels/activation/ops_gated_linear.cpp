@@ -65,7 +65,7 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
                      keep_hidden(keeping, *down, both.y), {.summed = ranks});
     context->save_for_backward({both.kept, both.scale, both.y, out.scale, both.weight_scale,
                                 out.weight_scale, out.kept, gains});
-    context->saved_data["gate"] = static_cast<std::int64_t>(gate);
+    keep_gate(context, gate);
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
     keep_ranks(context, ranks);
@@ -76,15 +76,15 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
     auto* const ranks = kept_ranks_or_null(context);
-    const LinearGradient dy = through_activation(
-        grads[0],
-        {.gate_up = saved[2],
-         .gains = saved[7],
-         .hidden = saved[6],
-         .scale = saved[3],
-         .weight_scale = saved[5],
-         .gate = static_cast<GateActivation>(context->saved_data.at("gate").toInt())},
-        kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
+    const LinearGradient dy =
+        through_activation(grads[0],
+                           {.gate_up = saved[2],
+                            .gains = saved[7],
+                            .hidden = saved[6],
+                            .scale = saved[3],
+                            .weight_scale = saved[5],
+                            .gate = kept_gate(context)},
+                           kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
     return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks),
             {},
             {},

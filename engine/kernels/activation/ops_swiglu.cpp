@@ -126,9 +126,6 @@ SwigluCodes swiglu_codes(const at::Tensor& gate_up, GateActivation gate, const a
   return out;
 }
 
-namespace {
-
-/// Kept from forward to backward.
 void keep_gate(AutogradContext* context, GateActivation gate) {
   context->saved_data["gate"] = static_cast<std::int64_t>(gate);
 }
@@ -136,20 +133,7 @@ GateActivation kept_gate(AutogradContext* context) {
   return static_cast<GateActivation>(context->saved_data.at("gate").toInt());
 }
 
-struct Swiglu : torch::autograd::Function<Swiglu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            GateActivation gate) {
-    const at::Tensor gate_up = dense(input);
-    context->save_for_backward({gate_up});
-    keep_gate(context, gate);
-    return swiglu_of(gate_up, gate);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const SwigluGradients made = swiglu_gradients(
-        context->get_saved_variables()[0], kept_gate(context), dense(grads[0]), /*again=*/false);
-    return {made.gate_up, {}};
-  }
-};
+namespace {
 
 struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -183,12 +167,6 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
 };
 
 }  // namespace
-
-at::Tensor swiglu(const at::Tensor& gate_up, GateActivation gate) {
-  DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0,
-                fmt::format("swiglu: gate_up {}", shape_of(gate_up)));
-  return Swiglu::apply(gate_up, gate);
-}
 
 at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight, GateActivation gate) {
   DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) == 2 * columns_of(weight),

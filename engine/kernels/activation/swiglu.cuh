@@ -15,7 +15,7 @@ __device__ float sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return 1.0f / (1.0f + expf(-x));
   } else {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    return reciprocal_of(1.0f + exp2_of(-kLog2E * x));
   }
 }
 

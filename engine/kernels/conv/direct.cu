@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/kernels/conv/direct_kernel.h"
+#include "engine/kernels/copy_async.cuh"
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/gpu.h"
 #include "engine/kernels/tensor_cores.cuh"
@@ -204,23 +205,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// 16 bytes to shared memory, zeros where not `inside`; to be waited for.
-__device__ inline void copy_async(std::uint16_t* to, const void* from, bool inside) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-  *reinterpret_cast<uint4*>(to) = inside ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
-#else
-  const auto address = shared_address(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-               "r"(inside ? 16 : 0));
-#endif
-}
-
-__device__ inline void wait_for_copies() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 template <int K, int S, int kOut>
 struct Backward {
   using W = Window<K, S>;
@@ -287,7 +271,8 @@ __global__ void __launch_bounds__(kThreads, 2)
           to[0] = bits;
           if (x >= S) to[B::kArray - 1] = bits;
         });
-    wait_for_copies();
+    end_copies();
+    wait_for_copies<0>();
     __syncthreads();
     for (int fragment = B::kSharePixels ? warp : 0; fragment < fragments;
          fragment += B::kSharePixels ? kWarps : 1) {

@@ -1,106 +1,12 @@
 #include <cstddef>
 
-#include "engine/base/philox.h"
-#include "engine/kernels/activation/drop_draw.h"
-#include "engine/kernels/device.cuh"
-#include "engine/kernels/gpu.h"
-#include "engine/kernels/linear/low_rank.h"
-#include "engine/kernels/tensor_cores.cuh"
+#include "engine/kernels/linear/low_rank.cuh"
 
 /// Rows of x go from memory to registers as operands of tensor cores: a lane holds eight elements
 /// of a row, which are the draws of one counter. Which columns a tile has does not matter, as long
 /// as they are the same of both operands: tile j of 32 columns has the pairs j of all lanes' packs.
 namespace dstrain::kernels::cuda {
 namespace {
-
-constexpr int kHalf = kTile / 2;
-constexpr int kSpan = 4 * kPack;  ///< columns that a warp has at once
-static_assert(kPack == DropDraw::kElements && kTile == kLowRankTile);
-
-struct BlockPart {
-  std::uint64_t key, wide_packs, first_pack;  ///< packs of a whole row, and before x's first column
-  const std::int32_t* rows;
-  std::uint32_t dropped;  ///< DropDraw::dropped twice, as two fp16 numbers; 0: nothing is
-  float factor;
-  int first_tile, end_tile;  ///< of tiles of `kRows` rows of all a
-};
-
-/// A launch's parts as a block uses them; tiles of `kRows` columns of u, of which none has two
-/// parts.
-template <int kRows>
-struct BlockParts {
-  BlockPart part[kMaxLowRankParts];
-  int column[kMaxLowRank / kHalf];        ///< of u where a tile begins
-  int count[kMaxLowRank / kHalf];         ///< columns of it
-  const void* rows[kMaxLowRank / kHalf];  ///< of a that make it
-  int tiles;
-
-  /// By all threads of the block, which waits.
-  template <typename T>
-  __device__ void fill(const LowRankParts& parts, std::int64_t columns_of_x) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < parts.count) part[thread] = made(parts, thread, columns_of_x);
-    if (thread == kWarp) {
-      tiles = 0;
-      for (int p = 0; p < parts.count; ++p) {
-        for (int row = 0; row < parts.part[p].rank; row += kRows, ++tiles) {
-          column[tiles] = parts.part[p].column + row;
-          count[tiles] = min(parts.part[p].rank - row, kRows);
-          rows[tiles] = static_cast<const T*>(parts.part[p].a) + row * columns_of_x;
-        }
-      }
-    }
-    __syncthreads();
-  }
-
- private:
-  __device__ static BlockPart made(const LowRankParts& parts, int p, std::int64_t columns) {
-    const LowRankPart& from = parts.part[p];
-    const auto packs_of = [](std::int64_t size) {
-      return static_cast<std::uint64_t>(size / kPack);
-    };
-    BlockPart to = {.wide_packs = packs_of(from.whole_columns == 0 ? columns : from.whole_columns),
-                    .first_pack = packs_of(from.first_column),
-                    .rows = from.rows,
-                    .factor = 1};
-    if (from.share > 0) {
-      const DropDraw draw = DropDraw::of(from.share);
-      to.key = dropout_key(static_cast<std::uint64_t>(*from.seed), from.place);
-      to.dropped = draw.dropped * 0x10001u;
-      to.factor = draw.factor;
-    }
-    for (int before = 0; before < p; ++before)
-      to.first_tile += (parts.part[before].rank + kRows - 1) / kRows;
-    to.end_tile = to.first_tile + (from.rank + kRows - 1) / kRows;
-    return to;
-  }
-};
-
-/// All bits of the elements that stay of the pack at `column` of `row`.
-__device__ __forceinline__ uint4 kept_of(const BlockPart& part, std::int64_t row,
-                                         std::int64_t column) {
-  const std::int64_t whole_row = part.rows == nullptr ? row : part.rows[row];
-  const std::uint64_t counter = static_cast<std::uint64_t>(whole_row) * part.wide_packs +
-                                part.first_pack + static_cast<std::uint64_t>(column / kPack);
-  const Philox random = DropDraw::words_of(part.key, counter);
-  uint4 kept;
-  auto* words = reinterpret_cast<std::uint32_t*>(&kept);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    words[i] = __hgeu2_mask(__habs2(reinterpret_cast<const __half2&>(random.word[i])),
-                            reinterpret_cast<const __half2&>(part.dropped));
-  return kept;
-}
-
-__device__ __forceinline__ uint4 masked(const uint4& x, const uint4& kept) {
-  return {x.x & kept.x, x.y & kept.y, x.z & kept.z, x.w & kept.w};
-}
-
-template <typename T>
-__device__ __forceinline__ uint4 pack_at(const void* rows, std::int64_t row, std::int64_t stride,
-                                         std::int64_t column) {
-  return *reinterpret_cast<const uint4*>(static_cast<const T*>(rows) + row * stride + column);
-}
 
 constexpr int kRowsWarps = 8;
 
@@ -198,41 +104,29 @@ __global__ void __launch_bounds__(kRowsWarps* kWarp, 2) low_rank_rows_kernel(con
   }
 }
 
-constexpr int kGradientsWarps = 4, kGroups = kLowRankColumns / kSpan,
-              kPhases = kGradientsWarps / kGroups;
+constexpr int kGradientsWarps = kLowRankColumns / kSpan;
 
-/// A block has 64 columns of x and goes over its share of the rows: a warp has 32 of the columns
-/// and every other 16 rows.
+/// A block has 128 columns of x, 32 a warp, and goes over its share of the rows.
 template <typename T, int kTiles>
-__global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
+__global__ void __launch_bounds__(kGradientsWarps* kWarp, 3)
     low_rank_gradients_kernel(const LowRankGradients a) {
-  using Sums = float[kTiles][4][4];
-  constexpr int kSums = sizeof(Sums) / sizeof(float);
   __shared__ BlockParts<kTile> block;
-  using Rights = uint2[kGroups][kTiles][4][kWarp];
-  using Given = float[kGroups][kSums][kWarp];
-  __shared__ uint4 memory[sizeof(Given) / sizeof(uint4)];  // first for Rights, then for Given
-  static_assert(sizeof(Rights) <= sizeof(Given));
-  Rights& right_of_a = *reinterpret_cast<Rights*>(memory);
-  Given& given = *reinterpret_cast<Given*>(memory);
-  static_assert(kPhases == 2);
+  __shared__ uint2 right_of_a[kGradientsWarps][kTiles][4][kWarp];
   block.template fill<T>(a.parts, a.columns);
   const Lane lane;
-  const int group = lane.warp % kGroups, phase = lane.warp / kGroups;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLowRankColumns +
-                              group * kSpan + lane.index % 4 * kPack;
+                              lane.warp * kSpan + lane.index % 4 * kPack;
   const bool inside = column < a.columns;
-  for (int t = phase; t < block.tiles; t += kPhases) {
+  for (int t = 0; t < block.tiles; ++t) {
     uint4 low{}, high{};
     if (inside) low = pack_at<T>(block.rows[t], lane.row, a.columns, column);
     if (inside && block.count[t] > kHalf)
       high = pack_at<T>(block.rows[t], lane.row + kHalf, a.columns, column);
-    right_of_a[group][t][0][lane.index] = {transposed(low.x), transposed(high.x)};
-    right_of_a[group][t][1][lane.index] = {transposed(low.y), transposed(high.y)};
-    right_of_a[group][t][2][lane.index] = {transposed(low.z), transposed(high.z)};
-    right_of_a[group][t][3][lane.index] = {transposed(low.w), transposed(high.w)};
+    right_of_a[lane.warp][t][0][lane.index] = {transposed(low.x), transposed(high.x)};
+    right_of_a[lane.warp][t][1][lane.index] = {transposed(low.y), transposed(high.y)};
+    right_of_a[lane.warp][t][2][lane.index] = {transposed(low.z), transposed(high.z)};
+    right_of_a[lane.warp][t][3][lane.index] = {transposed(low.w), transposed(high.w)};
   }
-  __syncthreads();
   const std::int64_t tiles = (a.rows + kTile - 1) / kTile,
                      begin = tiles * blockIdx.y / gridDim.y * kTile,
                      end_of_tiles = tiles * (blockIdx.y + 1) / gridDim.y * kTile,
@@ -247,64 +141,69 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
       to[i] = has_x && row < end && inside ? pack_at<T>(a.x, row, a.columns, column) : uint4{};
     }
   };
-  Sums sums = {};
-  constexpr int kStep = kPhases * kTile;
-  const std::int64_t first = begin + phase * kTile;
+  const auto read_du = [&](std::int64_t from, Left(&to)[kTiles]) {
+    const std::int64_t low_row = from + lane.row, high_row = low_row + kHalf;
+    const bool has_low = low_row < end, has_high = high_row < end;
 #pragma unroll
-  for (int k = 0; k < kAhead; ++k) read(first + k * kStep, ahead[k]);
-  for (std::int64_t from = first; from < end; from += kStep) {
+    for (int t = 0; t < kTiles; ++t) {
+      to[t] = {};
+      if (t >= block.tiles) continue;
+      const T* const low =
+          static_cast<const T*>(a.du) + low_row * a.u_stride + block.column[t] + lane.column;
+      const T* const high = low + kHalf * a.u_stride;
+      const bool wide = block.count[t] > kHalf;
+      to[t] = {{has_low ? pair_at(low) : 0u, has_high ? pair_at(high) : 0u,
+                has_low && wide ? pair_at(low + kHalf) : 0u,
+                has_high && wide ? pair_at(high + kHalf) : 0u}};
+    }
+  };
+  float sums[kTiles][4][4] = {};
+  Left du_ahead[kTiles];
+  read_du(begin, du_ahead);
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) read(begin + k * kTile, ahead[k]);
+  for (std::int64_t from = begin; from < end; from += kTile) {
     const uint4 x[2] = {ahead[0][0], ahead[0][1]};
 #pragma unroll
     for (int k = 1; k < kAhead; ++k) {
       ahead[k - 1][0] = ahead[k][0];
       ahead[k - 1][1] = ahead[k][1];
     }
-    read(from + kAhead * kStep, ahead[kAhead - 1]);
-    const std::int64_t low_row = from + lane.row, high_row = low_row + kHalf;
-    const bool has_low = low_row < end, has_high = high_row < end;
     Left du[kTiles];
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      du[t] = {};
-      if (t >= block.tiles) continue;
-      const T* const from_low =
-          static_cast<const T*>(a.du) + low_row * a.u_stride + block.column[t] + lane.column;
-      const T* const from_high = from_low + kHalf * a.u_stride;
-      const bool wide = block.count[t] > kHalf;
-      du[t] = {{has_low ? pair_at(from_low) : 0u, has_high ? pair_at(from_high) : 0u,
-                has_low && wide ? pair_at(from_low + kHalf) : 0u,
-                has_high && wide ? pair_at(from_high + kHalf) : 0u}};
-    }
-    float total[4][4] = {};
-    for (int p = 0; p < a.parts.count; ++p) {
-      const BlockPart& part = block.part[p];
-      const uint4 kept[2] = {kept_of(part, has_low ? low_row : end - 1, column),
-                             kept_of(part, has_high ? high_row : end - 1, column)};
-      RightHalf of_x[4];
-      if (has_x) {
-        const uint4 low = masked(x[0], kept[0]), high = masked(x[1], kept[1]);
-        of_x[0] = {{transposed(low.x), transposed(high.x)}};
-        of_x[1] = {{transposed(low.y), transposed(high.y)}};
-        of_x[2] = {{transposed(low.z), transposed(high.z)}};
-        of_x[3] = {{transposed(low.w), transposed(high.w)}};
+    for (int t = 0; t < kTiles; ++t) du[t] = du_ahead[t];
+    read(from + kAhead * kTile, ahead[kAhead - 1]);
+    read_du(from + kTile, du_ahead);
+    const std::int64_t low_row = from + lane.row, high_row = low_row + kHalf;
+    const bool has_low = low_row < end, has_high = high_row < end;
+    const auto kept_by = [&](const BlockPart& part, uint4(&kept)[2]) {
+      kept[0] = kept_of(part, has_low ? low_row : end - 1, column);
+      kept[1] = kept_of(part, has_high ? high_row : end - 1, column);
+    };
+    const auto add_sums = [&](const BlockPart& part, const uint4& low, const uint4& high) {
+      const RightHalf of_x[4] = {{{transposed(low.x), transposed(high.x)}},
+                                 {{transposed(low.y), transposed(high.y)}},
+                                 {{transposed(low.z), transposed(high.z)}},
+                                 {{transposed(low.w), transposed(high.w)}}};
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (t < part.first_tile || t >= part.end_tile) continue;
+        const Left columns = {{transposed(du[t].value[0]), transposed(du[t].value[2]),
+                               transposed(du[t].value[1]), transposed(du[t].value[3])}};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) multiply_add<T>(sums[t][j], columns, of_x[j]);
       }
+    };
+    float total[4][4] = {};
+    const auto add_to_total = [&](const BlockPart& part, const uint4(&kept)[2]) {
       float own[4][4] = {};
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         if (t < part.first_tile || t >= part.end_tile) continue;
-        const Left& rows = du[t];
-        if (has_dx) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const uint2 right = right_of_a[group][t][j][lane.index];
-            multiply_add<T>(own[j], rows, {{right.x, right.y}});
-          }
-        }
-        if (has_x) {
-          const Left columns = {{transposed(rows.value[0]), transposed(rows.value[2]),
-                                 transposed(rows.value[1]), transposed(rows.value[3])}};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) multiply_add<T>(sums[t][j], columns, of_x[j]);
+        for (int j = 0; j < 4; ++j) {
+          const uint2 right = right_of_a[lane.warp][t][j][lane.index];
+          multiply_add<T>(own[j], du[t], {{right.x, right.y}});
         }
       }
       const auto* const words_low = reinterpret_cast<const std::uint32_t*>(&kept[0]);
@@ -318,6 +217,13 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
           if (stays) total[j][i] += part.factor * own[j][i];
         }
       }
+    };
+    for (int p = 0; p < a.parts.count; ++p) {
+      const BlockPart& part = block.part[p];
+      uint4 kept[2];
+      kept_by(part, kept);
+      if (has_x) add_sums(part, masked(x[0], kept[0]), masked(x[1], kept[1]));
+      if (has_dx) add_to_total(part, kept);
     }
     if (!has_dx || !inside) continue;
 #pragma unroll
@@ -341,15 +247,7 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
              pack_pair<T>(total[3][2 * below], total[3][2 * below + 1])};
     }
   }
-  if (a.partial == nullptr) return;
-  auto* const own = reinterpret_cast<float*>(sums);
-  __syncthreads();
-  if (phase == 1) {
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) given[group][i][lane.index] = own[i];
-  }
-  __syncthreads();
-  if (phase == 1 || !inside) return;
+  if (a.partial == nullptr || !inside) return;
   float* to = a.partial;
   for (int p = 0; p < a.parts.count; ++p) {
     const LowRankPart& part = a.parts.part[p];
@@ -364,10 +262,8 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, kTiles == 1 ? 4 : 3)
         float* const at = to + (blockIdx.y * part.rank + row) * a.columns + column;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const auto sum = [&](int i) {
-            return scale * (sums[t][j][i] + given[group][(t * 4 + j) * 4 + i][lane.index]);
-          };
-          *reinterpret_cast<float2*>(at + 2 * j) = {sum(2 * below), sum(2 * below + 1)};
+          *reinterpret_cast<float2*>(at + 2 * j) = {scale * sums[t][j][2 * below],
+                                                    scale * sums[t][j][2 * below + 1]};
         }
       }
     }

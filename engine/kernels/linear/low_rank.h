@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/base/units.h"
+#include "engine/kernels/activation/gate.h"
 #include "engine/kernels/dtype.h"
 
 /// Products of many rows with matrices of low rank, whose dropout is drawn inside: arguments and
@@ -72,7 +73,21 @@ struct LowRankGradients {
   DType dtype;
 };
 
-inline constexpr int kLowRankColumns = 64;  ///< of x that a block of the gradients has
+/// LowRankGradients of one part where x = act(gate) up, which is made once more, as by
+/// SwigluBackward: in place of dx comes the gradient of gate and up.
+struct LowRankGate {
+  const void* gate_up;  ///< [rows, 2 columns]: of each row gate, then up
+  const void* grad_h;   ///< [rows, columns], the gradient of x but for the term's share
+  const void* du;       ///< [rows, u_stride]
+  void* grad_gate_up;   ///< [rows, 2 columns]
+  float* partial;       ///< [low_rank_splits(rows, columns), rank, columns]; null: not wanted
+  std::int64_t rows, columns, u_stride;
+  LowRankParts parts;
+  DType dtype;
+  GateActivation gate;
+};
+
+inline constexpr int kLowRankColumns = 128;  ///< of x that a block of the gradients has
 /// Blocks that share the rows: few, and so many that all multiprocessors of a large GPU end at
 /// about the same time.
 [[nodiscard]] constexpr std::int64_t low_rank_splits(std::int64_t rows, std::int64_t columns) {
@@ -92,9 +107,41 @@ inline constexpr int kLowRankColumns = 64;  ///< of x that a block of the gradie
   return best;
 }
 
+/// What comes from y's gradient in one read of it, y = scale * u b^T: sums over parts of the
+/// columns of dy b, and over parts of the rows of scale * dy^T u.
+struct LowRankOutputs {
+  const void* dy;    ///< [rows, columns], rows `dy_stride` apart
+  const void* u;     ///< [rows, rank], rows `u_stride` apart
+  const void* b;     ///< [columns, rank]
+  float* partial_u;  ///< [low_rank_strips(columns), rows, rank]
+  float* partial_b;  ///< [low_rank_output_splits(rows, columns), columns, rank]
+  void* du;          ///< [rows, rank], rows `u_stride` apart: the sum of partial_u times `scale`
+  float scale;       ///< of du
+  float scale_of_b;  ///< of partial_b
+  std::int64_t rows, columns, dy_stride, u_stride;  ///< all but the first multiples of 8
+  int rank;                                         ///< a multiple of 8 up to kMaxOutputRank
+  DType dtype;                                      ///< of 16 bits
+};
+inline constexpr int kMaxOutputRank = 16;
+inline constexpr std::int64_t kOutputStrip = 512;  ///< columns of a block
+[[nodiscard]] constexpr std::int64_t low_rank_strips(std::int64_t columns) {
+  return ceil_div(columns, kOutputStrip);
+}
+/// As many as let two blocks run on each multiprocessor of a large GPU.
+[[nodiscard]] constexpr std::int64_t low_rank_output_splits(std::int64_t rows,
+                                                            std::int64_t columns) {
+  constexpr std::int64_t kAtOnce = 264, kMinRows = 64;
+  return std::clamp<std::int64_t>(kAtOnce / low_rank_strips(columns), 1,
+                                  std::max<std::int64_t>(rows / kMinRows, 1));
+}
+
 namespace cuda {
+/// The current GPU has the shared memory for it.
+[[nodiscard]] bool low_rank_outputs_fit();
+void low_rank_outputs(const LowRankOutputs& args, cudaStream_t stream);
 void low_rank_rows(const LowRankRows& args, cudaStream_t stream);
 void low_rank_gradients(const LowRankGradients& args, cudaStream_t stream);
+void low_rank_gate(const LowRankGate& args, cudaStream_t stream);
 }  // namespace cuda
 
 }  // namespace dstrain::kernels

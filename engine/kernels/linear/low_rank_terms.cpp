@@ -82,38 +82,68 @@ std::vector<Launch> launches_of(const Terms& terms, const at::Tensor& rows) {
   return launches;
 }
 
+/// Room for the sums of the gradients of all a.
+class SumsOfA {
+ public:
+  SumsOfA(const at::Tensor& du, const Terms& terms)
+      : terms_(terms),
+        columns_(terms.front().a->shape.back()),
+        splits_(kernels::low_rank_splits(du.size(0), columns_)) {
+    if (trains_a(terms)) partial_ = scratch(du, {rank_of(terms), splits_ * columns_});
+  }
+  [[nodiscard]] bool wanted() const { return partial_.defined(); }
+  /// Of the next launch; null: not wanted.
+  [[nodiscard]] float* next() const {
+    return wanted() ? partial_.narrow(0, before_, 1).mutable_data_ptr<float>() : nullptr;
+  }
+  /// Adds what the launch left.
+  void add(const Launch& launch) {
+    for (int i = 0; wanted() && i < launch.parts.count; ++i) {
+      const std::int64_t rank = launch.parts.part[i].rank;
+      GradientSink(*terms_[launch.first + static_cast<std::size_t>(i)].a, partial_)
+          .parts(partial_.narrow(0, before_, rank).view({splits_, rank * columns_}));
+      before_ += rank;
+    }
+  }
+
+ private:
+  const Terms& terms_;
+  std::int64_t columns_, splits_, before_ = 0;  ///< the last in ranks
+  at::Tensor partial_;
+};
+
 /// du [M, rank of all] to x's gradient and a's gradients by kernels that draw the masks.
 at::Tensor gradients_in_kernels(const at::Tensor& du, const at::Tensor& x, const Terms& terms,
                                 bool for_input) {
-  const std::int64_t rows = du.size(0), columns = terms.front().a->shape.back(),
-                     splits = kernels::low_rank_splits(rows, columns);
+  SumsOfA sums(du, terms);
   at::Tensor dx;
-  if (for_input) dx = at::empty({rows, columns}, du.options());
-  const bool for_a = trains_a(terms);
-  at::Tensor partial;
-  if (for_a) partial = scratch(du, {rank_of(terms), splits * columns});
-  std::int64_t before = 0;  // ranks
+  if (for_input) dx = at::empty({du.size(0), terms.front().a->shape.back()}, du.options());
   for (const Launch& launch : launches_of(terms, du)) {
-    kernels::cuda::low_rank_gradients(
-        {.x = for_a ? x.const_data_ptr() : nullptr,
-         .du = du.const_data_ptr(),
-         .dx = for_input ? dx.mutable_data_ptr() : nullptr,
-         .add = launch.first > 0,
-         .partial = for_a ? partial.narrow(0, before, 1).mutable_data_ptr<float>() : nullptr,
-         .rows = rows,
-         .columns = columns,
-         .u_stride = du.size(1),
-         .parts = launch.parts,
-         .dtype = kernel_dtype(du)},
-        current_stream());
-    for (int i = 0; for_a && i < launch.parts.count; ++i) {
-      const std::int64_t rank = launch.parts.part[i].rank;
-      GradientSink(*terms[launch.first + static_cast<std::size_t>(i)].a, du)
-          .parts(partial.narrow(0, before, rank).view({splits, rank * columns}));
-      before += rank;
-    }
+    kernels::cuda::low_rank_gradients({.x = sums.wanted() ? x.const_data_ptr() : nullptr,
+                                       .du = du.const_data_ptr(),
+                                       .dx = for_input ? dx.mutable_data_ptr() : nullptr,
+                                       .add = launch.first > 0,
+                                       .partial = sums.next(),
+                                       .rows = du.size(0),
+                                       .columns = terms.front().a->shape.back(),
+                                       .u_stride = du.size(1),
+                                       .parts = launch.parts,
+                                       .dtype = kernel_dtype(du)},
+                                      current_stream());
+    sums.add(launch);
   }
   return dx;
+}
+
+/// Where one read of dy for both gradients is faster than a product for each.
+bool outputs_in_kernel(const LowRankTerm& term, const at::Tensor& dy, const at::Tensor& u) {
+  constexpr std::int64_t kPack = 8, kManyColumns = 4096;
+  const std::int64_t columns = term.b->shape.front(), rank = term.b->shape.back();
+  return dy.is_cuda() && kernels::cuda::multiplies(kernel_dtype(dy)) && term.b->trainable &&
+         columns >= kManyColumns && columns % kPack == 0 && term.column % kPack == 0 &&
+         dy.stride(0) % kPack == 0 && at_16_bytes(dy) && u.stride(0) % kPack == 0 &&
+         at_16_bytes(u) && rank % kPack == 0 && rank <= kernels::kMaxOutputRank &&
+         kernels::cuda::low_rank_outputs_fit();
 }
 
 }  // namespace
@@ -157,6 +187,71 @@ at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms) {
   for (std::size_t t = 0; t < terms.size(); ++t)
     multiply(drop(x, terms[t].mask), value_of(*terms[t].a, x).t(), parts[t]);
   return u;
+}
+
+bool gated_in_kernels(const at::Tensor& gate_up, const Terms& terms) {
+  return terms.size() == 1 && at_16_bytes(gate_up) &&
+         in_kernels(terms, gate_up, gate_up.size(1) / 2);
+}
+
+at::Tensor narrow_gradient(const at::Tensor& dy, const at::Tensor& u, const Terms& terms,
+                           bool wanted) {
+  const at::Tensor du = at::empty({dy.size(0), rank_of(terms)}, dy.options());
+  const std::vector<at::Tensor> du_parts = by_term(du, terms);
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const LowRankTerm& term = terms[t];
+    const at::Tensor& up = value_of(*term.b, dy);
+    const std::int64_t columns = up.size(0), rank = up.size(1);
+    const at::Tensor own = dy.narrow(1, term.column, columns);
+    const at::Tensor own_u = term.b->trainable ? by_term(u, terms)[t] : at::Tensor();
+    if (wanted && outputs_in_kernel(term, dy, own_u)) {
+      const std::int64_t splits = kernels::low_rank_output_splits(dy.size(0), columns);
+      const at::Tensor sums = scratch(dy, {splits, columns * rank}),
+                       strips = scratch(dy, {kernels::low_rank_strips(columns) * dy.size(0), rank});
+      kernels::cuda::low_rank_outputs(
+          {.dy = own.const_data_ptr(),
+           .u = own_u.const_data_ptr(),
+           .b = up.const_data_ptr(),
+           .partial_u = strips.mutable_data_ptr<float>(),
+           .partial_b = sums.mutable_data_ptr<float>(),
+           .du = du_parts[t].mutable_data_ptr(),
+           .scale = static_cast<float>(term.scale),
+           .scale_of_b = static_cast<float>(term.scale * term.b->output_scale),
+           .rows = dy.size(0),
+           .columns = columns,
+           .dy_stride = dy.stride(0),
+           .u_stride = u.size(1),
+           .rank = static_cast<int>(rank),
+           .dtype = kernel_dtype(dy)},
+          current_stream());
+      GradientSink(*term.b, dy).parts(sums);
+      continue;
+    }
+    if (term.b->trainable) GradientSink(*term.b, dy).product(own.t(), own_u, {.alpha = term.scale});
+    if (wanted) multiply(own, up, du_parts[t], {.alpha = term.scale});
+  }
+  return du;
+}
+
+at::Tensor gated_gradient(const at::Tensor& du, const at::Tensor& dh, const at::Tensor& gate_up,
+                          GateActivation gate, const Terms& terms) {
+  SumsOfA sums(du, terms);
+  const at::Tensor grad = at::empty_like(gate_up);
+  const Launch launch = launches_of(terms, du).front();
+  kernels::cuda::low_rank_gate({.gate_up = gate_up.const_data_ptr(),
+                                .grad_h = dh.const_data_ptr(),
+                                .du = du.const_data_ptr(),
+                                .grad_gate_up = grad.mutable_data_ptr(),
+                                .partial = sums.next(),
+                                .rows = du.size(0),
+                                .columns = dh.size(1),
+                                .u_stride = du.size(1),
+                                .parts = launch.parts,
+                                .dtype = kernel_dtype(du),
+                                .gate = gate},
+                               current_stream());
+  sums.add(launch);
+  return grad;
 }
 
 at::Tensor wide_gradient(const at::Tensor& du, const at::Tensor& x, const Terms& terms,

@@ -22,9 +22,22 @@ using Terms = std::vector<LowRankTerm>;
 /// 8, masks are drawn inside the product (kernels::LowRankRows).
 [[nodiscard]] at::Tensor narrow_rows(const at::Tensor& x, const Terms& terms);
 
+/// The gradient of u, [M, rank of all], where it is `wanted`; adds dy^T u to the gradient of each b
+/// that is trained.
+[[nodiscard]] at::Tensor narrow_gradient(const at::Tensor& dy, const at::Tensor& u,
+                                         const Terms& terms, bool wanted);
+
 /// Adds du^T dropout(x) to the gradient of each a that is trained, and returns the gradient of x
 /// through all terms; nothing where not `for_input`. x may be undefined where no a is trained.
 [[nodiscard]] at::Tensor wide_gradient(const at::Tensor& du, const at::Tensor& x,
                                        const Terms& terms, bool for_input);
+
+/// The same through x = act(gate) up, which is made again: the gradient of gate and up. `dh` is
+/// that of x but for the term.
+[[nodiscard]] at::Tensor gated_gradient(const at::Tensor& du, const at::Tensor& dh,
+                                        const at::Tensor& gate_up, GateActivation gate,
+                                        const Terms& terms);
+
+[[nodiscard]] bool gated_in_kernels(const at::Tensor& gate_up, const Terms& terms);
 
 }  // namespace dstrain::ops
