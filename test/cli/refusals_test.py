@@ -106,7 +106,7 @@ batch:    {{ global: 8, micro: 1 }}
 run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}
 """)
     found = "model.heads: no kernel of a GPU takes heads of 12 elements (model.width over model.heads)"
-    hint = "  hint: use a multiple of 16, such as 16; parallel.backend: gloo trains on CPUs, which take any size"
+    hint = "  hint: use a multiple of 16 up to 256, such as 16; parallel.backend: gloo trains on CPUs, which take any size"
     slurm, dry = ["launch", recipe, "--emit", "sbatch"], ["launch", recipe, "--ranks", 2, "--dry-run"]
     refused = ([["plan", recipe, *more] for more in ([], ["--machine", "rtx4090"], ["--auto"], ["--longest"])]
                + [["launch", recipe, "--ranks", 2, "--machine", "h100"], [*slurm, *gpus],

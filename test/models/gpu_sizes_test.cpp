@@ -82,7 +82,7 @@ TEST_CASE("sizes that no kernel of a GPU takes are refused by their key", "[mode
   CHECK(refusal(with_heads(test::small_config(), 8208, 27)) ==
         all_sizes("model.width: no kernel of a GPU takes a width of 8208 | use a multiple of 8 up "
                   "to 8192, such as 8192"));
-  ModelConfig experts = with_heads(test::small_mixtral_config(), 32, 2);
+  ModelConfig experts = with_head_dim(with_heads(test::small_mixtral_config(), 32, 2), 16);
   experts.experts = 64;
   experts.experts_per_token = 33;
   CHECK(refusal(experts) ==
