@@ -88,10 +88,12 @@ int run_engine_library(int argc, char** argv) {
   return entry(argc, argv);
 }
 
-bool recipe_fits(const std::string& recipe, const std::vector<std::string>& overrides, int ranks) {
+bool recipe_fits(const std::string& recipe, const std::vector<std::string>& overrides, int ranks,
+                 bool gpus) {
   if (!has_engine_library()) return true;
   std::vector<std::string> words = {"dstrain", "fits", recipe};
   if (ranks > 0) words.insert(words.end(), {"--ranks", fmt::to_string(ranks)});
+  if (gpus) words.emplace_back("--gpus");
   for (const std::string& override : overrides) words.insert(words.end(), {"--set", override});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());

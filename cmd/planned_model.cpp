@@ -34,14 +34,15 @@ void check_planned_phases(const Recipe& given, const Splits& splits) {
                {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
 }
 
-PlannedModel planned_model(const Recipe& given, const Splits& splits) {
+PlannedModel planned_model(const Recipe& given, const Splits& splits, const GpuLimits& limits) {
   const Recipe recipe = with_known_sizes(given);
   const DatasetFacts facts = facts_of(recipe);
   PlannedModel planned;
   planned.model = make_trainable_model(
       recipe, {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
   planned.cost = model_cost(planned.model, {.micro_batch = recipe.batch.micro,
-                                            .compute_bytes = state_widths(recipe).compute});
+                                            .compute_bytes = state_widths(recipe).compute,
+                                            .limits = limits});
   return planned;
 }
 

@@ -4,6 +4,7 @@
 
 #include "cmd/overrides.h"
 #include "cmd/planned_model.h"
+#include "cmd/recipe_plan.h"
 #include "engine/base/output.h"
 #include "engine/recipe/compute.h"
 #include "engine/recipe/datasets.h"
@@ -20,6 +21,9 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
   settle_compute(loaded, rates.limits, rates.name);
   // Once, so that its note is printed once.
   const std::string weights = with_known_sizes(loaded.recipe).model.weights;
+  LoadedRecipe sized = loaded;
+  sized.recipe.model.weights = weights;
+  require_sizes(sized, rates);
   const PlanSource source = {
       .recipe =
           [&](const std::vector<std::string>& settings) {

@@ -68,8 +68,11 @@ Command add_recipe_check(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "check",
       "Read recipes and list every mistake with its place and how to fix it; start nothing.\n"
-      "Of a recipe without mistakes, whether its axes divide the model, and whether dstrain has\n"
-      "what the config.json of model.weights asks for.\n"
+      "Of a recipe without mistakes, whether its axes divide the model, whether GPUs take its "
+      "sizes\n"
+      "(a warning, unless parallel.backend is nccl), and whether dstrain has what the config.json "
+      "of\n"
+      "model.weights asks for.\n"
       "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
       "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
   add_recipes(*app, options->recipes);

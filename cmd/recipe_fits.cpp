@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,7 @@ struct FitsOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   int ranks = 0;
-  bool memory = false;
+  bool gpus = false, memory = false;
   std::string machine;
 };
 
@@ -47,7 +48,7 @@ int min_ranks(const ParallelConfig& parallel) {
 int check_fits(const FitsOptions& options) {
   LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : min_ranks(loaded.recipe.parallel);
-  require_fit(std::move(loaded), ranks);
+  require_fit(std::move(loaded), ranks, options.gpus ? std::optional(h200()) : std::nullopt);
   return 0;
 }
 
@@ -56,19 +57,23 @@ int check_memory(const FitsOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const bool on_cpu = loaded.recipe.parallel.backend == Backend::gloo;
   const std::string gpu = installed_gpu();
-  const bool known = find_gpu(gpu) != nullptr || find_rates(read_measured(measured_file()), gpu);
-  if (!on_cpu && options.machine.empty() && !known) {
+  const bool known = on_cpu || !options.machine.empty() || find_gpu(gpu) != nullptr ||
+                     find_rates(read_measured(measured_file()), gpu);
+  Machine machine = h200();
+  try {
+    if (known) machine = plan_machine({.name = options.machine}, on_cpu, options.ranks);
+    if (machine.limits.are_of_gpu() && (known || !gpu.empty()))
+      require_fit(loaded, options.ranks, machine);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::internal) throw;
+    print_text(json_text(nlohmann::json{{"refused", error.what()}, {"hint", error.hint()}}) + "\n");
+    return 0;
+  }
+  if (!known) {
     const std::string unknown = gpu.empty()
                                     ? "no GPU is seen here"
                                     : "the rates of this machine's " + gpu + " are not known";
     print_text(json_text(nlohmann::json{{"unknown", unknown}}) + "\n");
-    return 0;
-  }
-  Machine machine;
-  try {
-    machine = plan_machine({.name = options.machine}, on_cpu, options.ranks);
-  } catch (const Error& error) {
-    print_text(json_text(nlohmann::json{{"refused", error.what()}, {"hint", error.hint()}}) + "\n");
     return 0;
   }
   const FitReport report = look_for_fit(options.recipe, options.overrides, options.ranks, machine);
@@ -96,6 +101,9 @@ Command add_recipe_fits(CLI::App& root) {
                   "Ranks in the world. Default: the fewest that the recipe's axes need.")
       ->check(number_in(1, 1 << 20));
   add_overrides(*app, options->overrides);
+  app->add_flag("--gpus", options->gpus,
+                "The ranks have GPUs, which do not take all sizes. Default: only if the recipe's "
+                "backend says so; else that is a warning.");
   CLI::Option* memory = app->add_flag(
       "--memory", options->memory,
       "Say as JSON whether it fits the memory of a rank, and which settings make it fit.");

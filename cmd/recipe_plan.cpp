@@ -8,7 +8,9 @@
 
 #include "cmd/planned_model.h"
 #include "engine/base/error.h"
+#include "engine/base/output.h"
 #include "engine/device/numa.h"
+#include "engine/models/gpu_sizes.h"
 #include "engine/program/known_gpus.h"
 #include "engine/program/measured_machine.h"
 #include "engine/recipe/compute.h"
@@ -56,6 +58,15 @@ Machine plan_machine(const MachineOptions& options, bool on_cpu, int ranks) {
 
 namespace {
 
+/// The error, with the place of the key that it begins with.
+Error placed(const Error& error, const LoadedRecipe& loaded) {
+  const std::string text = error.what();
+  const auto origin = std::ranges::find_if(
+      loaded.origins, [&](const Origin& one) { return text.starts_with(one.path + ": "); });
+  if (origin == loaded.origins.end() || origin->origin == "default") return error;
+  return {error.kind(), origin->origin + ": " + text, error.hint()};
+}
+
 struct PlannedStep {
   Recipe recipe;
   ModelCost cost;
@@ -63,26 +74,43 @@ struct PlannedStep {
 };
 
 /// Step of one phase.
-PlannedStep planned_step(const Recipe& whole, int ranks, const Machine& machine, int phase) {
+PlannedStep planned_step(const LoadedRecipe& loaded, int ranks, const Machine& machine,
+                         int phase) try {
+  const Recipe& whole = loaded.recipe;
   Recipe recipe = phase_recipe(whole, phase);
   settle_compute(recipe, machine.limits, machine.name);
   const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
   const Splits splits = splits_of(recipe.parallel, mesh, 0);
   if (phase == 0) check_planned_phases(whole, splits);
-  ModelCost cost = planned_model(recipe, splits).cost;
+  ModelCost cost = planned_model(recipe, splits, machine.limits).cost;
   Strategy strategy = make_strategy(recipe, cost, ranks, machine);
   return {.recipe = std::move(recipe), .cost = std::move(cost), .strategy = std::move(strategy)};
+} catch (const Error& error) {
+  throw placed(error, loaded);
+}
+
+void require_sizes(const LoadedRecipe& loaded, const ModelCost& cost) try {
+  require_gpu_sizes(loaded.recipe.model, cost);
+} catch (const Error& error) {
+  throw placed(error, loaded);
 }
 
 }  // namespace
 
-RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
-  auto [recipe, cost, strategy] = planned_step(loaded.recipe, ranks, machine, phase);
-  PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
-  return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};
+void require_sizes(const LoadedRecipe& loaded, const Machine& machine) {
+  require_sizes(loaded, planned_model(loaded.recipe, {}, machine.limits).cost);
 }
 
-void require_fit(LoadedRecipe loaded, int ranks) {
+RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
+  PlannedStep step = planned_step(loaded, ranks, machine, phase);
+  require_sizes(loaded, step.cost);
+  PlanReport report = make_plan(loaded.name, step.recipe, step.strategy, step.cost, machine);
+  return {.cost = std::move(step.cost),
+          .strategy = std::move(step.strategy),
+          .report = std::move(report)};
+}
+
+void require_fit(LoadedRecipe loaded, int ranks, const std::optional<Machine>& gpus) {
   Recipe& recipe = loaded.recipe;
   recipe.data.path.clear();
   for (MemberConfig& member : recipe.data.mixture) member.path.clear();
@@ -90,9 +118,18 @@ void require_fit(LoadedRecipe loaded, int ranks) {
   constexpr int kAnyClasses = 1000;  // the data may say how many
   if (recipe.model.classes == 0 && recipe.model.weights.empty())
     recipe.model.classes = is_language_model(recipe.model) ? 0 : kAnyClasses;
-  const Machine machine = recipe.parallel.backend == Backend::gloo ? cpu() : h200();
-  for (int phase = 0; phase < num_phases(recipe); ++phase)
-    (void)planned_step(recipe, ranks, machine, phase);
+  const Backend backend = recipe.parallel.backend;
+  const Machine machine = backend == Backend::gloo ? cpu() : gpus.value_or(h200());
+  for (int phase = 0; phase < num_phases(recipe); ++phase) {
+    const PlannedStep step = planned_step(loaded, ranks, machine, phase);
+    try {
+      require_sizes(loaded, step.cost);
+    } catch (const Error& error) {
+      if (gpus || backend == Backend::nccl) throw;
+      print_error("warning: {}; ranks on GPUs will refuse it\n  hint: {}\n", error.what(),
+                  error.hint());
+    }
+  }
 }
 
 }  // namespace dstrain

@@ -143,10 +143,10 @@ int known_world_size(const JobOptions& job, const launcher::SubmitOptions& optio
 
 /// What the ranks would refuse of the model is refused now and not in the queue. False: it was, and
 /// stderr says why. `ranks` 0: not known.
-bool ranks_will_take_model(const JobOptions& job, int ranks) {
+bool ranks_will_take_model(const JobOptions& job, int ranks, bool gpus) {
   if (job.search || job.fit) return true;  // they find settings that fit
   try {
-    return recipe_fits(job.recipe, job.overrides, ranks);
+    return recipe_fits(job.recipe, job.overrides, ranks, gpus);
   } catch (const Error& error) {  // no LibTorch on this machine
     print_error("note: nobody has looked whether the ranks can train the model: {}\n",
                 error.what());
@@ -234,7 +234,8 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   }
   look_for_files(loaded, {.ranks_here = false});  // nodes may have files of their own
   const int world_size = known_world_size(job, options);
-  if (!ranks_will_take_model(job, world_size)) return exit_code(ErrorKind::usage);
+  if (!ranks_will_take_model(job, world_size, options.gpus_per_node > 0))
+    return exit_code(ErrorKind::usage);
   options.recipe_name = loaded.name;
   options.recipe_variables = loaded.variables;
   // With the number of ranks known, a recipe that does not fit is refused now and not in the queue.
@@ -272,7 +273,8 @@ int emit_jobset(const JobOptions& job, const SubmitRequest& request) {
   check_output(loaded.recipe.run.output);
   const launcher::SubmitOptions& options = request.options;
   const int world_size = known_world_size(job, options);
-  if (!ranks_will_take_model(job, world_size)) return exit_code(ErrorKind::usage);
+  if (!ranks_will_take_model(job, world_size, options.gpus_per_node > 0))
+    return exit_code(ErrorKind::usage);
   launcher::JobsetOptions jobset = request.jobset;
   jobset.name =
       launcher::jobset_name(job.launch.run_name.empty() ? loaded.name : job.launch.run_name);

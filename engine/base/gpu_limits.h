@@ -15,6 +15,8 @@ struct GpuLimits {
   bool flash_attention = false;           ///< LibTorch's and cuDNN's kernels run
   bool clusters = false;                  ///< blocks that share their shared memory
   bool warpgroups = false;                ///< wgmma, which 9.0 alone has
+
+  [[nodiscard]] bool are_of_gpu() const { return major > 0; }
 };
 
 /// A CPU computes in each format.

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/loss/ops_likely_class.h"
+#include "engine/kernels/taken_sizes.h"
 
 namespace dstrain {
 namespace {
@@ -97,6 +98,17 @@ CachedModel::CachedModel(Model& model, c10::Device device, at::ScalarType dtype,
            .slots = at::arange(slots, index)};
   // The experts' products are of sizes that the host asks for.
   if (!device.is_cuda() || model.experts_per_token > 0) steps_before_graph_ = -1;
+}
+
+std::optional<SizeMisfit> CachedModel::misfit(const Model& model) {
+  // Which multiples they are, attention of whole samples says.
+  constexpr TakenSizes kTaken = kernels::cached_head_dims(/*turned=*/false);
+  for (const auto& block : model.blocks) {
+    const auto kept = block->key_values();
+    if (kept && !kTaken.has(kept->head_dim))
+      return SizeMisfit{.of = SizeOf::head, .size = kept->head_dim, .taken = kTaken};
+  }
+  return std::nullopt;
 }
 
 Bytes CachedModel::slot_bytes(const Model& model, at::ScalarType dtype, std::int64_t capacity) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,6 +56,8 @@ class CachedModel {
   static constexpr std::int64_t kLikely = -1;
   static constexpr std::size_t kStepsOnWay = 2;
 
+  /// Heads that the kernels of a GPU do not take; nothing: they do.
+  [[nodiscard]] static std::optional<SizeMisfit> misfit(const Model& model);
   /// Bytes of a slot: keys and values of `capacity` tokens, and the scores of one, twice in fp32
   /// while one is chosen.
   [[nodiscard]] static Bytes slot_bytes(const Model& model, at::ScalarType dtype,

@@ -16,9 +16,12 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/device/device_limits.h"
 #include "engine/infer/adapter_settings.h"
+#include "engine/infer/cached_model.h"
 #include "engine/infer/saved_weights.h"
 #include "engine/models/family.h"
+#include "engine/models/gpu_sizes.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
@@ -81,6 +84,19 @@ void require_modality(const Model& model, const FinishedModelOptions& options,
               "`dstrain classify` says what images show");
 }
 
+/// Error{usage} where a GPU does not take the sizes of `model`, whose samples have tokens.
+void require_sizes(const ModelConfig& config, Model& model, const FinishedModelOptions& options) {
+  if (!options.device.is_cuda()) return;
+  ModelCost cost =
+      model_cost(model, {.micro_batch = 1,
+                         .compute_bytes = static_cast<int>(c10::elementSize(options.dtype)),
+                         .limits = limits_of_device(options.device.index())});
+  if (options.modality == Modality::text) {
+    if (const auto misfit = CachedModel::misfit(model)) cost.blocks[0].misfits.push_back(*misfit);
+  }
+  require_gpu_sizes(config, cost, "--cpu computes on the CPU");
+}
+
 /// Such a folder is a beginning of training: the head would be drawn at random.
 void require_classifier(const fs::path& folder, const Model& model) {
   if (model.family->classifier.empty()) return;
@@ -119,6 +135,10 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
   FinishedModel found{
       .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
   require_modality(found.model, options, found.what);
+  ModelInputs of_token = inputs;
+  of_token.sequence = 1;
+  Model sized = make_model(recipe.model, of_token);
+  require_sizes(recipe.model, sized, options);
   if (options.modality == Modality::images) require_classifier(folder, found.model);
   std::optional<Model> made;
   const auto make = [&] { made = make_trainable_model(recipe, inputs); };
@@ -168,6 +188,7 @@ FinishedModel open_run(const fs::path& source, const FinishedModelOptions& optio
       .what = fmt::format("{}, step {}", source.string(), weights.reader().state().step),
       .recipe = recipe};
   require_modality(found.model, options, found.what);
+  require_sizes(recipe.model, found.model, options);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   load_values(found.model, recipe.lora.rank > 0 ? merged(weights.model(), recipe.lora, read) : read,
               options);

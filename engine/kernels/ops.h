@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/kernels/activation/gate.h"
 #include "engine/kernels/parameter.h"
+#include "engine/kernels/taken_sizes.h"
 
 /// Operators of the models with their gradients, on GPU (our kernels, cuBLAS, cuDNN) and CPU
 /// (ATen). Each is an autograd Function that saves the least it can, reads `Parameter::value` when
@@ -211,6 +213,10 @@ struct AttentionShape {
 /// Width of the heads that a GPU's kernel sees: wider than head_dim where linear biases stand in
 /// them (16-bit types).
 [[nodiscard]] std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes);
+/// Elements of a head that attention takes on a GPU with these limits. Flash attention, which has
+/// the wide heads of 16-bit types, has a widest one.
+[[nodiscard]] TakenSizes attention_head_dims(const AttentionShape& shape, int element_bytes,
+                                             const GpuLimits& limits);
 /// Whether attention of samples of so many tokens, in heads of `width`, runs by our own kernels
 /// (short_attention.h): 16-bit types on a GPU, without packed sequences.
 [[nodiscard]] bool attends_by_own_kernels(const AttentionShape& shape, std::int64_t tokens,

@@ -121,6 +121,7 @@ Features SelfAttention::norm_heads(LayerPass& pass, const Features& qkv,
   auto& [query, key, eps, all_heads, hold] = *norms_;
   if (pass.costs == nullptr)
     return {.tensor = ops::norm_query_key(qkv.tensor, shape, query, key, eps, hold)};
+  pass.costs->require(all_heads ? SizeOf::width : SizeOf::head, query.numel(), kernels::kNormDims);
   LayerCost heads{.name = layer_name_of(query) + ", key",
                   .saved_bytes = norms_saved_bytes(qkv.rows(), pass.costs->compute_bytes())};
   count(query, heads);
@@ -140,6 +141,8 @@ Features SelfAttention::attend(LayerPass& pass, const Features& qkv,
     return {.tensor = attend_over_ranks(qkv.tensor, shape, splits_.exchange, sequences, pass.call)};
   }
   LayerCosts& costs = *pass.costs;
+  costs.require(SizeOf::head, shape_.head_dim,
+                ops::attention_head_dims(shape_, costs.compute_bytes(), costs.limits()));
   costs.add(attention_cost(qkv.rows(), shape.batch, costs.compute_bytes()));
   add_sequence_exchanges(costs.exchanges(), shape_, splits_.exchange, sequence.count, qkv.rows(),
                          costs.compute_bytes());

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/kernels/attention/cached_attention.h"
 #include "engine/kernels/loss/ops_linear_preference.h"
 #include "engine/kernels/ops.h"
@@ -117,7 +118,8 @@ struct KeyValueShape {
 
 struct BatchShape {
   std::int64_t micro_batch = 0;
-  int compute_bytes = 2;  ///< bytes per element of activations
+  int compute_bytes = 2;          ///< bytes per element of activations
+  GpuLimits limits = kCpuLimits;  ///< of the device that takes it
 };
 
 /// A model is a list of blocks: stem, layers, head. The executor runs them one by one; autograd

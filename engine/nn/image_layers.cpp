@@ -3,6 +3,7 @@
 #include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/activation/ops_layer_scale.h"
 #include "engine/kernels/conv/ops_activation.h"
+#include "engine/kernels/taken_sizes.h"
 #include "engine/nn/image_operations.h"
 #include "engine/nn/layer_cost.h"
 
@@ -29,12 +30,16 @@ Features max_pool(LayerPass& pass, const Features& x, const ops::PoolShape& shap
 
 Features average_pool(LayerPass& pass, const Features& x, const std::string& name) {
   if (pass.costs == nullptr) return {.tensor = ops::average_pool(x.tensor)};
+  pass.costs->require(SizeOf::images, x.image().samples, kernels::kPooledSamples);
   pass.costs->add({.name = name}, {{.bytes = x.bytes()}}, {{.bytes = x.bytes()}});
   return x.sized({x.image().samples, x.columns()});
 }
 
 Features average_grid(LayerPass& pass, const Features& x, std::int64_t side) {
-  if (pass.costs != nullptr) return x.sized({x.image().samples, x.columns() * side * side});
+  if (pass.costs != nullptr) {
+    if (side == 1) pass.costs->require(SizeOf::images, x.image().samples, kernels::kPooledSamples);
+    return x.sized({x.image().samples, x.columns() * side * side});
+  }
   if (side == 1) return {.tensor = ops::average_pool(x.tensor)};
   const at::Tensor grid = ops::average_grid(x.tensor, side);
   return {.tensor = grid.permute({0, 3, 1, 2}).reshape({grid.size(0), -1})};

@@ -7,8 +7,8 @@
 
 namespace dstrain {
 
-LayerCosts::LayerCosts(std::string block, int compute_bytes, Works works)
-    : compute_bytes_(compute_bytes), works_(works) {
+LayerCosts::LayerCosts(std::string block, int compute_bytes, Works works, const GpuLimits& limits)
+    : compute_bytes_(compute_bytes), works_(works), limits_(limits) {
   cost_.name = std::move(block);
 }
 
@@ -58,6 +58,11 @@ void LayerCosts::add_branch(std::vector<LayerCost> layers, const Workspace& held
 void LayerCosts::wait_on_host(int product_streams) {
   cost_.host_reads = true;
   cost_.product_streams = product_streams;
+}
+
+void LayerCosts::require(SizeOf of, std::int64_t size, const TakenSizes& taken) {
+  if (limits_.are_of_gpu() && !taken.has(size))
+    cost_.misfits.push_back({.of = of, .size = size, .taken = taken});
 }
 
 void LayerCosts::hold_also(Bytes forward, Bytes backward) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/gpu_limits.h"
 #include "engine/nn/workspace.h"
 #include "engine/program/cost.h"
 
@@ -23,7 +24,9 @@ enum class Works {
 /// products, and passes for statistics, for normalisation with activation, and for gradients.
 class LayerCosts {
  public:
-  LayerCosts(std::string block, int compute_bytes, Works works);
+  /// `limits`: of the device that runs them.
+  LayerCosts(std::string block, int compute_bytes, Works works,
+             const GpuLimits& limits = kCpuLimits);
 
   void add(LayerCost layer, std::vector<KernelCost> forward = {},
            std::vector<KernelCost> backward = {});
@@ -53,11 +56,15 @@ class LayerCosts {
   /// Its host waits for numbers of the device, and its products run on so many streams.
   void wait_on_host(int product_streams);
 
+  /// A layer has this size; on a GPU its kernels take such ones alone (BlockCost::misfits).
+  void require(SizeOf of, std::int64_t size, const TakenSizes& taken);
+  [[nodiscard]] const GpuLimits& limits() const { return limits_; }
+
   /// Numbers that norm sums over the ranks (BlockCost::step_sums).
   void add_step_sums(std::int64_t numbers) { cost_.step_sums += numbers; }
 
   /// For counting some of the layers by themselves.
-  [[nodiscard]] LayerCosts part() const { return {cost_.name, compute_bytes_, works_}; }
+  [[nodiscard]] LayerCosts part() const { return {cost_.name, compute_bytes_, works_, limits_}; }
   [[nodiscard]] int compute_bytes() const { return compute_bytes_; }
   [[nodiscard]] bool on_images() const { return works_ == Works::on_images; }
   /// Cost of a block that gets `input` and hands on `output`. Layers of images leave the gradient
@@ -68,6 +75,7 @@ class LayerCosts {
  private:
   int compute_bytes_;
   Works works_;
+  GpuLimits limits_;
   Bytes backward_kept_ = 0;
   Bytes held_forward_ = 0, held_backward_ = 0;
   BlockCost cost_;

@@ -33,7 +33,7 @@ Tensors LayeredBlock::forward(const Tensors& input, const Batch& batch,
 }
 
 BlockCost LayeredBlock::cost(const BatchShape& shape) {
-  LayerCosts costs(name(), shape.compute_bytes, works_);
+  LayerCosts costs(name(), shape.compute_bytes, works_, shape.limits);
   const Counted counted = count(*this, shape, costs);
   return costs.finish(counted.input, counted.output);
 }

@@ -14,6 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/kernels/taken_sizes.h"
 #include "engine/nn/call.h"
 #include "engine/nn/exchange_rows.h"
 #include "engine/nn/layer_cost.h"
@@ -115,6 +116,8 @@ Features Moe::run(LayerPass& pass, const Features& x, const Workspace& beside) {
   if (pass.costs == nullptr) return {.tensor = forward(x.tensor, *pass.batch, *pass.context)};
   LayerCosts& costs = *pass.costs;
   const int compute_bytes = costs.compute_bytes();
+  costs.require(SizeOf::width, shape_.width, kernels::kExpertDims);
+  costs.require(SizeOf::experts_per_token, shape_.router.chosen, kernels::kChosenCounts);
   std::vector<LayerCost> list = layers(x.rows(), compute_bytes);
   const Bytes saved = total(list).saved_bytes;
   for (LayerCost& layer : list) costs.add(std::move(layer));

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kernels/taken_sizes.h"
 #include "engine/nn/layer_pass.h"
 
 namespace dstrain {
@@ -30,6 +31,7 @@ template <class Norm>
   }
   // The sum is its input where nothing is added.
   const Bytes bytes = x.bytes(), kept = (adds || !x.counted) && !hands_on ? bytes : 0;
+  pass.costs->require(SizeOf::width, x.columns(), kernels::kNormDims);
   pass.costs->add(norm.cost(x.rows(), kept), {{.bytes = 2 * bytes}}, {{.bytes = 3 * bytes}});
   NormedSum made{.sum = x.sized(x.size.shape), .normed = x.sized(x.size.shape)};
   made.sum.counted = true;

@@ -41,6 +41,7 @@ void PatchEmbedding::add_cost(LayerCosts& costs, std::int64_t samples, const Fea
   // Rows of patches, for the weight's gradient.
   const Bytes pixels = patch_rows * shape_.channels * shape_.patch_size * shape_.patch_size * width,
               embedded = patch_rows * columns * width;
+  costs.require(SizeOf::width, columns, kernels::kEmbeddingDims);
   LayerCost patches = projection_.cost(patch_rows, width, /*input_is_kept=*/true);
   patches.saved_bytes += pixels;
   costs.add(std::move(patches));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/kernels/taken_sizes.h"
 #include "engine/nn/image_operations.h"
 #include "engine/nn/layer_cost.h"
 
@@ -46,6 +47,7 @@ Features SqueezeExcite::run(LayerPass& pass, const Features& x, BatchNorm* befor
 Features SqueezeExcite::counted(LayerCosts& costs, const Features& expanded, const Features& x,
                                 const Conv& project) const {
   const std::int64_t samples = x.image().samples;
+  costs.require(SizeOf::images, samples, kernels::kPooledSamples);
   // One kernel forward, which takes as long as two: one map waits for the other. Backward, such a
   // one for the gradients of the means and one for those of the maps, and one that takes them to
   // the norm. Each sample reads both maps.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/comm/communicator.h"
+#include "engine/kernels/taken_sizes.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/tensor_exchanges.h"
@@ -53,6 +54,7 @@ Features TokenEmbedding::run(LayerPass& pass, const Features& tokens_BT) {
   LayerCosts& costs = *pass.costs;
   const std::int64_t own = tokens_BT.rows() * tokens_BT.columns() / tensor_.count;
   Features rows{.size = {{own, table_.shape.at(1)}, costs.compute_bytes()}};
+  costs.require(SizeOf::width, rows.columns(), kernels::kEmbeddingDims);
   LayerCost layer{.name = layer_name_of(table_)};
   count(table_, layer);
   costs.add(std::move(layer));

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/taken_sizes.h"
 #include "engine/base/units.h"
 #include "engine/mesh/split.h"
 #include "engine/program/comm.h"
@@ -106,6 +107,15 @@ struct KernelCost {
 
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares
 /// it with what autograd saved).
+/// Which size of a model.
+enum class SizeOf { width, head, experts_per_token, images };
+/// One that the kernels of a GPU do not take.
+struct SizeMisfit {
+  SizeOf of;
+  std::int64_t size;
+  TakenSizes taken;
+};
+
 struct BlockCost {
   std::string name;
   std::vector<int> groups;  ///< parameter groups the block reads
@@ -141,6 +151,7 @@ struct BlockCost {
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
   /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
   bool host_reads = false;
+  std::vector<SizeMisfit> misfits = {};  ///< of a block that runs on a GPU
   /// In their order, all parameters, FLOPs and saved bytes of the block; empty: not told apart.
   std::vector<LayerCost> layers = {};
 

@@ -189,11 +189,13 @@ parser.add_argument("--seed", type=int, default=0, help="of the first case")
 parser.add_argument("--ranks", type=int, default=4, help="at the most")
 chosen = parser.parse_args()
 counts = {"equal": 0, "refused": 0, "wrong": 0}
+not_for_gpus = 0  # models whose sizes no kernel takes
 for seed in range(chosen.seed, chosen.seed + chosen.cases):
     with tempfile.TemporaryDirectory() as scratch:
         result, case = play(seed, scratch)
     end = result.partition(":")[0]
     counts[end if end in counts else "wrong"] += 1
+    not_for_gpus += end == "refused" and "no kernel of a GPU takes" in result
     print(f"{seed}: {result}" + ("" if end in counts else f"\n  {case}"), flush=True)
-print(f"random runs: {counts}")
-sys.exit(0 if counts["wrong"] == 0 and counts["equal"] >= chosen.cases // 3 else 1)
+print(f"random runs: {counts}, {not_for_gpus} of the refused for their sizes on a GPU")
+sys.exit(0 if counts["wrong"] == 0 and counts["equal"] >= (chosen.cases - not_for_gpus) // 3 else 1)

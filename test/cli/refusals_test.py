@@ -95,6 +95,41 @@ run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}
     expect_nothing_left(folder)
 
 
+def test_sizes_that_no_gpu_takes(folder):
+    """Where ranks have GPUs they are refused before any starts, by place and key; where nobody says so there is a warning; a CPU takes them."""
+    recipe, gpus = folder / "recipe.yaml", ["--nodes", 1, "--gpus-per-node", 2]
+    recipe.write_text(f"""
+model:    {{ name: qwen2, layers: 1, width: 48, heads: 4, kv_heads: 2, mlp_width: 20, vocab_size: 50 }}
+data:     {{ name: random, sequence: 8, samples: 8 }}
+optimizer: {{ lr: 0.001 }}
+batch:    {{ global: 8, micro: 1 }}
+run:      {{ steps: 1, evaluate: never, output: "{folder / 'runs'}" }}
+""")
+    found = "model.heads: no kernel of a GPU takes heads of 12 elements (model.width over model.heads)"
+    hint = "  hint: use a multiple of 16 up to 256, such as 16; parallel.backend: gloo trains on CPUs, which take any size"
+    slurm, dry = ["launch", recipe, "--emit", "sbatch"], ["launch", recipe, "--ranks", 2, "--dry-run"]
+    refused = ([["plan", recipe, *more] for more in ([], ["--machine", "rtx4090"], ["--auto"], ["--longest"])]
+               + [["launch", recipe, "--ranks", 2, "--machine", "h100"], [*slurm, *gpus],
+                  ["launch", recipe, "--emit", "jobset", "--image", "i", "--claim", "c", *gpus, "--set", "run.output=runs"]]
+               + [[*command, "--set", "parallel.backend=nccl"] for command in (["recipe", "check", recipe], slurm)])
+    for command in refused:
+        done = run(*command)
+        assert done.returncode == 64 and f"error: {recipe}:2: {found}" in done.stderr, (command, done.returncode, done.stdout, done.stderr)
+        assert hint in done.stderr, (command, done.stderr)
+    for command in (["recipe", "check", recipe], slurm):
+        done = run(*command)
+        assert done.returncode == 0 and f"warning: {recipe}:2: {found}" in done.stderr and hint in done.stderr, (command, done.stdout, done.stderr)
+    for command in (["recipe", "check", recipe], dry, ["plan", recipe]):
+        for settings in (["parallel.backend=gloo"], ["model.width=64"]):
+            done = run(*command, *(word for setting in settings for word in ("--set", setting)))
+            assert done.returncode == 0 and "GPU takes" not in done.stderr, (command, settings, done.stdout, done.stderr)
+    done = run("plan", recipe, "--set", "model.heads=6", "--set", "model.width=36")
+    assert done.returncode == 64 and "error: --set: model.width: no kernel of a GPU takes a width of 36" in done.stderr, done.stderr
+    expect_nothing_left(folder)
+    done = run("launch", recipe, "--ranks", 1, "--set", "parallel.backend=gloo")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+
+
 def test_errors_of_ranks_are_told_once(folder):
     done = launch(folder, "--set", "data.name=cifar10", "--set", f"data.path={folder / 'absent'}", "--set", "model.image_size=32",
                   "--set", "model.channels=3")
@@ -191,7 +226,7 @@ def test_steps_of_minutes_on_a_cpu(folder):
 
 
 for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_memory_of_a_plan, test_steps_of_minutes_on_a_cpu, test_models_that_do_not_fit,
-             test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_options_without_effect,
+             test_sizes_that_no_gpu_takes, test_errors_of_ranks_are_told_once, test_refused_launches_leave_nothing, test_options_without_effect,
              test_without_a_loopback_interface, test_secrets):
     with tempfile.TemporaryDirectory() as scratch:
         test(pathlib.Path(scratch))

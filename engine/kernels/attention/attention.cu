@@ -182,18 +182,10 @@ __global__ void __launch_bounds__(kThreads)
                          : Pack<T>::of(zeros));
 }
 
-void require_multiple(const char* kernel, const char* what, std::int64_t size, std::int64_t unit) {
-  if (size % unit != 0) {
-    throw Error(ErrorKind::internal,
-                std::string(kernel) + ": " + what + " is " + std::to_string(size),
-                "a multiple of " + std::to_string(unit) + " works on a GPU");
-  }
-}
-
 }  // namespace
 
 void rotate_heads(const RotateHeads& args, cudaStream_t stream) {
-  require_multiple("rotate_heads", "head_dim", args.layout.head_dim, 2 * kPack);
+  require_taken(head_dims(/*turned=*/true), args.layout.head_dim, "rotate_heads, head_dim");
   const std::int64_t pairs = (args.layout.heads + args.layout.kv_heads + 1) / 2;
   const std::int64_t count = args.rows * pairs * args.layout.head_dim / (2 * kPack);
   if (count == 0) return;
@@ -211,11 +203,10 @@ void rotate_heads(const RotateHeads& args, cudaStream_t stream) {
 
 void pack_heads(const PackHeads& args, cudaStream_t stream) {
   const std::int64_t moved = args.table != nullptr ? 2 * kPack : kPack;
-  require_multiple("pack_heads", "head_dim", args.layout.head_dim, moved);
+  require_taken(head_dims(args.table != nullptr), args.layout.head_dim, "pack_heads, head_dim");
   for (const auto& strides : args.stride) {
-    for (const std::int64_t stride : strides) {
-      require_multiple("pack_heads", "a stride", stride, kPack);
-    }
+    for (const std::int64_t stride : strides)
+      DSTRAIN_CHECK(stride % kPack == 0, "pack_heads: a stride is no multiple of 8");
   }
   const std::int64_t count = args.batch * args.tokens * args.layout.width() / moved;
   if (count == 0) return;
@@ -232,8 +223,8 @@ void pack_heads(const PackHeads& args, cudaStream_t stream) {
 }
 
 void stretch_heads(const StretchHeads& args, cudaStream_t stream) {
-  require_multiple("stretch_heads", "head_dim", args.layout.head_dim, kPack);
-  require_multiple("stretch_heads", "stretched", args.stretched, kPack);
+  require_taken(head_dims(/*turned=*/false), args.layout.head_dim, "stretch_heads, head_dim");
+  require_taken(head_dims(/*turned=*/false), args.stretched, "stretch_heads, stretched");
   const std::int64_t heads =
       args.layout.heads + (args.value != nullptr ? 2 : 1) * args.layout.kv_heads;
   const std::int64_t count = args.rows * heads * args.stretched / kPack;
@@ -246,8 +237,8 @@ void stretch_heads(const StretchHeads& args, cudaStream_t stream) {
 }
 
 void resize_rows(const ResizeRows& args, cudaStream_t stream) {
-  require_multiple("resize_rows", "from", args.from, kPack);
-  require_multiple("resize_rows", "to", args.to, kPack);
+  require_taken(head_dims(/*turned=*/false), args.from, "resize_rows, from");
+  require_taken(head_dims(/*turned=*/false), args.to, "resize_rows, to");
   const std::int64_t count = args.rows * args.to / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {

@@ -6,7 +6,6 @@ namespace dstrain::kernels::cuda {
 namespace {
 
 constexpr int kStoreThreads = 128, kThreads = 256, kJoinThreads = 128;
-constexpr int kMaxWidth = 256;
 
 template <typename T>
 __global__ void __launch_bounds__(kStoreThreads)
@@ -239,10 +238,7 @@ void store_heads(const StoreHeads& args, cudaStream_t stream) {
 void cached_attention(const CachedAttention& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const std::int64_t width = args.layout.head_dim;
-  if (width > kMaxWidth || width % (args.table != nullptr ? 2 * kPack : kPack) != 0)
-    throw Error(ErrorKind::internal,
-                "cached attention takes heads of up to 256 elements, a multiple of 8, of 16 with "
-                "rotary positions");
+  require_taken(cached_head_dims(args.table != nullptr), width, "cached attention, head_dim");
   if (multiplies(args.dtype)) {
     cached_attention_products(args, stream);
   } else {

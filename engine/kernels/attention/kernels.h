@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/kernels/taken_sizes.h"
 
 /// What lies between a product and attention: arguments, the GPU version and the reference. The
 /// rules are in engine/kernels/kernels.h.
@@ -43,7 +44,7 @@ struct RotateHeads {
   const float* table;  ///< [length, head_dim/2, 2]: cosine and sine; length > any position
   const std::int32_t* positions;  ///< [rows]; null: row % tokens
   std::int64_t rows, tokens;
-  HeadLayout layout;  ///< head_dim a multiple of 16
+  HeadLayout layout;  ///< head_dim: head_dims(true)
   DType dtype;
   bool back = false;  ///< turn by the negative angle, as gradients do
 };
@@ -58,7 +59,7 @@ struct PackHeads {
   const std::int32_t* positions;  ///< as in RotateHeads
   void* out;                      ///< [batch * tokens, layout.width()]
   std::int64_t batch, tokens;
-  HeadLayout layout;  ///< head_dim a multiple of 8, with a table of 16
+  HeadLayout layout;  ///< head_dim: head_dims()
   DType dtype;
 };
 
@@ -74,7 +75,7 @@ struct StretchHeads {
   void* key;                             ///< [rows, kv_heads, stretched]
   void* value;                           ///< the same; null: values stay as they are
   std::int64_t rows, tokens, stretched;  ///< stretched: head_dim + 4 or more, a multiple of 8
-  HeadLayout layout;                     ///< head_dim a multiple of 8
+  HeadLayout layout;                     ///< head_dim: head_dims(false)
   float inverse_scale;
   DType dtype;
   std::int64_t first_head = 0;   ///< of the query heads in the model
@@ -101,7 +102,7 @@ struct StoreHeads {
   const std::int32_t* slots;      ///< [rows]
   const std::int32_t* positions;  ///< [rows], below `capacity`
   std::int64_t rows, capacity;
-  HeadLayout layout;  ///< head_dim a multiple of 8
+  HeadLayout layout;  ///< head_dim: head_dims(false)
   DType dtype;
 };
 
@@ -136,7 +137,7 @@ struct CachedAttention {
   float* partial;  ///< [rows, heads, splits, head_dim + 2]; null: one split
   std::int64_t rows, capacity;
   CachedBlocks blocks;
-  HeadLayout layout;  ///< head_dim a multiple of 8, with a table of 16, at most 256
+  HeadLayout layout;  ///< head_dim: cached_head_dims()
   float scale;
   bool alibi;
   std::int64_t first_head;   ///< of the query heads in the model

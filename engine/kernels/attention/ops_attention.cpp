@@ -5,6 +5,7 @@
 #include "engine/kernels/attention/attention_plan.h"
 #include "engine/kernels/attention/composed_attention.h"
 #include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/gpu.h"
 #include "engine/kernels/linear/needs_context.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -128,11 +129,10 @@ void check_attention(const at::Tensor& qkv, const AttentionShape& shape,
   DSTRAIN_CHECK(shape.softcap == 0 || !shape.alibi, "attention: soft caps beside linear biases");
   DSTRAIN_CHECK(!shape.alibi || shape.causal,
                 "attention: linear biases are those of causal models");
-  if (qkv.is_cuda() && shape.head_dim % 8 != 0) {
-    throw Error(ErrorKind::internal,
-                fmt::format("attention with {} elements a head", shape.head_dim),
-                "a multiple of 8 works on a GPU");
-  }
+  if (qkv.is_cuda())
+    require_taken(attention_head_dims(shape, static_cast<int>(qkv.element_size()),
+                                      kernels::cuda::gpu_limits()),
+                  shape.head_dim, "attention, elements of a head");
   const auto is_index = [&](const at::Tensor& x) {
     return x.defined() && x.scalar_type() == at::kInt && x.device() == qkv.device() &&
            x.dim() == 1 && x.is_contiguous();
@@ -158,6 +158,19 @@ std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes
   constexpr int kFloatBytes = 4;
   return shape.alibi && element_bytes < kFloatBytes ? stretched_widths(shape.head_dim).query_key
                                                     : shape.head_dim;
+}
+
+TakenSizes attention_head_dims(const AttentionShape& shape, int element_bytes,
+                               const GpuLimits& limits) {
+  constexpr std::int64_t kWidestForFlash = 256;
+  TakenSizes taken = kernels::head_dims(shape.rope_theta > 0 && shape.turning() == shape.head_dim);
+  constexpr int kFloatBytes = 4;
+  const bool by_flash = limits.flash_attention && element_bytes < kFloatBytes && shape.softcap == 0;
+  if (by_flash) taken.max = kWidestForFlash;
+  // Linear biases stand in the heads.
+  while (by_flash && shape.alibi && stretched_widths(taken.max).query_key > kWidestForFlash)
+    taken.max -= taken.unit;
+  return taken;
 }
 
 std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,

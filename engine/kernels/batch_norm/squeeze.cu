@@ -1,4 +1,5 @@
 #include "engine/kernels/batch_norm/channels.cuh"
+#include "engine/kernels/taken_sizes.h"
 
 /// Squeeze and excitation: what a sample and channel needs of its pixels, in one pass; a block has
 /// one sample and a slab of channels, so that what belongs to a sample stays in registers.
@@ -227,10 +228,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 template <int K, typename Args, typename Kernel>
 void launch_samples(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
   if (args.samples * args.pixels == 0 || args.channels == 0) return;
-  if (args.samples > 65535) {
-    throw Error(ErrorKind::internal, std::string(name) + " of " + std::to_string(args.samples) +
-                                         " samples: at most 65535");
-  }
+  require_taken(kPooledSamples, args.samples, name);
   with_type(args.dtype, [&](auto zero) {
     with_channel_width(args.channels, [&](auto width) {
       constexpr int V = decltype(width)::value;

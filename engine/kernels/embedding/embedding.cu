@@ -66,12 +66,12 @@ struct Scratch {
 
 void check_sizes(std::int64_t rows, std::int64_t vocab, std::int64_t dim) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  if (dim % cuda::kPack != 0 || rows > kMax || vocab >= kMax) {
+  require_taken(kEmbeddingDims, dim, "embed_tokens, width");
+  if (rows > kMax || vocab >= kMax) {
     throw Error(
         ErrorKind::internal,
-        "embed_tokens: " + std::to_string(rows) + " rows, " + std::to_string(vocab) +
-            " tokens, width " + std::to_string(dim),
-        "a width that is a multiple of 8 and fewer than 2^31 rows and tokens work on a GPU");
+        "embed_tokens: " + std::to_string(rows) + " rows, " + std::to_string(vocab) + " tokens",
+        "fewer than 2^31 of either work on a GPU");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/kernels/taken_sizes.h"
 
 /// Tokens and patches to rows: arguments and the GPU version. The rules are in
 /// engine/kernels/kernels.h.
@@ -47,7 +48,7 @@ struct EmbedTokens {
   const std::int64_t* tokens;     ///< [rows]
   const void* table;              ///< [vocab, dim]
   void* out;                      ///< [rows, dim]
-  std::int64_t rows, vocab, dim;  ///< dim a multiple of 8
+  std::int64_t rows, vocab, dim;  ///< dim: kEmbeddingDims
   DType dtype;
 };
 

@@ -89,14 +89,6 @@ __global__ void __launch_bounds__(kThreads)
   if (column < a.first * a.dim) a.grad_first_tokens[column] += sum;
 }
 
-void require_packs(const char* kernel, const char* what, std::int64_t size) {
-  if (size % kPack != 0) {
-    throw Error(ErrorKind::internal,
-                std::string(kernel) + ": " + what + " is " + std::to_string(size),
-                "a multiple of 8 works on a GPU");
-  }
-}
-
 }  // namespace
 
 void patchify(const Patchify& args, cudaStream_t stream) {
@@ -117,7 +109,7 @@ void patchify(const Patchify& args, cudaStream_t stream) {
 }
 
 void embed_sequence(const EmbedSequence& args, cudaStream_t stream) {
-  require_packs("embed_sequence", "dim", args.dim);
+  require_taken(kEmbeddingDims, args.dim, "embed_sequence, dim");
   const std::int64_t count = args.batch * args.tokens * args.dim / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
@@ -128,7 +120,7 @@ void embed_sequence(const EmbedSequence& args, cudaStream_t stream) {
 }
 
 void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t stream) {
-  require_packs("embed_sequence_backward", "dim", args.dim);
+  require_taken(kEmbeddingDims, args.dim, "embed_sequence_backward, dim");
   const std::int64_t count = args.tokens * args.dim / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {

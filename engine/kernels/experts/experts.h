@@ -11,8 +11,7 @@
 #include "engine/mesh/split.h"
 
 /// Operators of a mixture of experts with their gradients. The rules are those of
-/// engine/kernels/ops.h; on a GPU there are at most 512 experts, 32 of them for a row, and widths
-/// are multiples of 8.
+/// engine/kernels/ops.h; on a GPU sizes are those of taken_sizes.h.
 ///
 /// Legend: B samples, T tokens, M = B * T rows, D width, E experts, k experts of a row, I hidden
 /// width of an expert.

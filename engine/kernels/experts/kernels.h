@@ -5,14 +5,12 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/kernels/taken_sizes.h"
 
 /// Mixture of experts: the router, the order of rows by expert, and sums over the experts of a
-/// row. Arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h; at
-/// most kMaxExperts experts and kMaxChosen of them for a row, widths multiples of 8.
+/// row. Arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h,
+/// the sizes that it takes in taken_sizes.h.
 namespace dstrain::kernels {
-
-inline constexpr std::int64_t kMaxExperts = 512;
-inline constexpr std::int64_t kMaxChosen = 32;
 
 /// The `chosen` experts with the largest logits of each row, largest first, of equal ones the lower
 /// index; their softmax over all experts, divided by their sum with `normalize`.

@@ -16,6 +16,7 @@
 #include "engine/kernels/experts/experts.h"
 #include "engine/kernels/experts/kernels.h"
 #include "engine/kernels/gradient_sink.h"
+#include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -180,7 +181,10 @@ struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
                             const std::vector<std::int64_t>& counts, Parameter* gate_up,
                             Parameter* down) {
     const at::Tensor x = dense(input);
-    const ExpertRows rows = expert_rows(counts, x);
+    // The kernel for all experts reads whole packs of their rows.
+    const bool packed = kernels::kExpertDims.has(columns_of(*down));
+    const ExpertRows rows =
+        expert_rows(counts, x, packed ? ExpertKernel::automatic : ExpertKernel::single);
     const at::Tensor both = expert_products(x, *gate_up, rows, true);
     context->save_for_backward({gate_up->trainable ? x : at::Tensor(), both, rows.ends});
     context->saved_data["counts"] = counts;

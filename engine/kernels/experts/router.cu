@@ -16,12 +16,9 @@ static_assert(kShareThreads >= kMaxExperts);
 std::int64_t share_chunks(std::int64_t rows) { return (rows + kShareChunk - 1) / kShareChunk; }
 
 void check_sizes(std::int64_t experts, std::int64_t chosen) {
-  if (experts < 1 || experts > kMaxExperts || chosen < 1 || chosen > kMaxChosen ||
-      chosen > experts) {
-    throw Error(ErrorKind::internal,
-                "router: " + std::to_string(chosen) + " of " + std::to_string(experts) + " experts",
-                "at most 32 of at most 512 experts work on a GPU");
-  }
+  require_taken(kExpertCounts, experts, "router, experts");
+  require_taken(kChosenCounts, chosen, "router, experts of a row");
+  DSTRAIN_CHECK(chosen <= experts, "router: more experts of a row than there are");
 }
 
 }  // namespace

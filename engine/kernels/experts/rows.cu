@@ -17,12 +17,8 @@ std::int64_t sort_chunks(std::int64_t choices) {
 }
 
 void check_width(std::int64_t dim, std::int64_t chosen) {
-  if (dim % cuda::kPack != 0 || chosen < 1 || chosen > kMaxChosen) {
-    throw Error(ErrorKind::internal,
-                "rows by expert: width " + std::to_string(dim) + ", " + std::to_string(chosen) +
-                    " experts a row",
-                "a width that is a multiple of 8 and at most 32 experts a row work on a GPU");
-  }
+  require_taken(kExpertDims, dim, "rows by expert, width");
+  require_taken(kChosenCounts, chosen, "rows by expert, experts of a row");
 }
 
 }  // namespace
@@ -217,10 +213,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }  // namespace
 
 void sort_by_expert(const SortByExpert& args, cudaStream_t stream) {
-  if (args.experts < 1 || args.experts > kMaxExperts) {
-    throw Error(ErrorKind::internal, "sort_by_expert: " + std::to_string(args.experts) + " experts",
-                "at most 512 experts work on a GPU");
-  }
+  require_taken(kExpertCounts, args.experts, "sort_by_expert, experts");
   const std::int64_t chunks = sort_chunks(args.choices_count);
   if (chunks > 0) {
     count_choices_kernel<<<static_cast<unsigned>(chunks), kSortThreads, 0, stream>>>(args);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/kernels/taken_sizes.h"
 
 /// Norms: arguments and the GPU version. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
@@ -22,7 +23,7 @@ struct AddLayerNorm {
   float* mean;         ///< [rows]
   float* rstd;         ///< [rows]
   std::int64_t rows;
-  std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
+  std::int64_t dim;  ///< kNormDims
   float eps;
   DType dtype;
   /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
@@ -63,7 +64,7 @@ struct AddRmsNorm {
   void* y;             ///< [rows, dim]
   float* rstd;         ///< [rows]
   std::int64_t rows;
-  std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
+  std::int64_t dim;  ///< kNormDims
   float eps;
   DType dtype;
   /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
@@ -89,7 +90,6 @@ struct AddRmsNormBackward {
   float* maxima = nullptr;
   bool less_one = false;  ///< as in AddRmsNorm
 };
-inline constexpr std::int64_t kMaxNormDim = 8192;
 inline constexpr std::int64_t kMaxNormSumsDim = 6144;  ///< of AddLayerNormBackward::grad_x_sums
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
 [[nodiscard]] std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim);

@@ -393,18 +393,12 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 && kStaged ? 2 : 
   }
 }
 
-inline void check_norm_dim(const char* norm, std::int64_t dim) {
-  if (dim > 0 && dim % kPack == 0 && dim <= kMaxNormDim) return;
-  throw Error(ErrorKind::internal, std::string(norm) + " over " + std::to_string(dim) + " elements",
-              "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
-}
-
 /// Calls `body` with packs per lane and warps per row as constants. The least number of warps that
 /// leaves four packs or fewer to a lane: sums within a warp are cheaper than between warps.
 template <typename Body>
 void with_row_shape(const char* norm, std::int64_t rows, std::int64_t dim, const Body& body) {
   using std::integral_constant;
-  check_norm_dim(norm, dim);
+  require_taken(kNormDims, dim, norm);
   const std::int64_t packs = dim / kPack;
   const auto with_packs = [&](auto warps) {
     constexpr int kLanes = decltype(warps)::value * kWarp;
@@ -428,7 +422,7 @@ void with_row_shape(const char* norm, std::int64_t rows, std::int64_t dim, const
 template <typename Body>
 void with_backward_shape(const char* norm, std::int64_t dim, const Body& body) {
   using std::integral_constant;
-  check_norm_dim(norm, dim);
+  require_taken(kNormDims, dim, norm);
   const std::int64_t packs = dim / kPack;
   const auto with_packs = [&](auto warps) {
     constexpr int kLanes = decltype(warps)::value * kWarp;

@@ -16,8 +16,9 @@ Batch batch_of_frames(const Batch& batch, std::int64_t frames) {
   return images;
 }
 
-BatchShape shape_of_frames(const BatchShape& shape, std::int64_t frames) {
-  return {.micro_batch = shape.micro_batch * frames, .compute_bytes = shape.compute_bytes};
+BatchShape shape_of_frames(BatchShape shape, std::int64_t frames) {
+  shape.micro_batch *= frames;
+  return shape;
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ std::optional<std::vector<GeneratedAnswer>> cached_answers(Model& model, at::Sca
                                                            const std::vector<TextQuestion>& samples,
                                                            const Tokenizer& tokenizer,
                                                            const GenerateOptions& options) {
+  if (options.device.is_cuda() && CachedModel::misfit(model)) return std::nullopt;
   std::vector<std::string> texts(samples.size());
   bool failed = false;
   try {

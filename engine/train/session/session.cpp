@@ -22,6 +22,7 @@
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/device/scheduling.h"
+#include "engine/models/gpu_sizes.h"
 #include "engine/models/trainable.h"
 #include "engine/program/cpu_threads.h"
 #include "engine/program/measured_machine.h"
@@ -111,10 +112,11 @@ Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile
   return machine;
 }
 
-BatchShape batch_shape(const Recipe& recipe) {
+BatchShape batch_shape(const Recipe& recipe, const GpuLimits& limits) {
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   return {.micro_batch = recipe.batch.micro,
-          .compute_bytes = static_cast<int>(c10::elementSize(compute))};
+          .compute_bytes = static_cast<int>(c10::elementSize(compute)),
+          .limits = limits};
 }
 
 }  // namespace
@@ -142,7 +144,8 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   }
   check_phases(all_phases, {.classes = model_.classes, .sequence = model_.sequence});
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
-  cost_ = model_cost(model_, batch_shape(recipe));
+  cost_ = model_cost(model_, batch_shape(recipe, device_.limits));
+  require_gpu_sizes(recipe.model, cost_);
   const Machine machine = planned_machine(recipe, world, record);
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
@@ -447,8 +450,8 @@ void Session::enqueue_step(const StepRequests& requests) {
 void Session::rehearse() {
   const at::ScalarType compute = scalar_type(recipe_.precision.compute);
   for (const auto& block : model_.blocks)
-    block->rehearse(batch_shape(recipe_), at::TensorOptions(compute).device(device_.device),
-                    states_->gradient_type());
+    block->rehearse(batch_shape(recipe_, device_.limits),
+                    at::TensorOptions(compute).device(device_.device), states_->gradient_type());
   executor_->rehearse({.step = next_step_}, *feeder_);
   seek(next_step_);
   if (!tests_.empty()) {
