@@ -1,7 +1,6 @@
 #pragma once
 
-#include <torch/csrc/autograd/custom_function.h>
-
+#include "engine/kernels/activation/gate_context.h"
 #include "engine/kernels/activation/swiglu.h"
 
 namespace dstrain::test {

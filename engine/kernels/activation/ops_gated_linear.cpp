@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/activation/gate_context.h"
 #include "engine/kernels/activation/swiglu.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/activation/gate_context.h"
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/activation/swiglu.h"
 #include "engine/kernels/linear/kernels.h"
@@ -124,13 +125,6 @@ SwigluCodes swiglu_codes(const at::Tensor& gate_up, GateActivation gate, const a
                                .gate = gate},
                               current_stream());
   return out;
-}
-
-void keep_gate(AutogradContext* context, GateActivation gate) {
-  context->saved_data["gate"] = static_cast<std::int64_t>(gate);
-}
-GateActivation kept_gate(AutogradContext* context) {
-  return static_cast<GateActivation>(context->saved_data.at("gate").toInt());
 }
 
 namespace {

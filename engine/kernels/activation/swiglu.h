@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
@@ -32,9 +31,5 @@ struct SwigluCodes {
 [[nodiscard]] SwigluCodes swiglu_codes(const at::Tensor& gate_up, GateActivation gate,
                                        const at::Tensor& gains, const at::Tensor& dh, Sides sides,
                                        const at::Tensor& h_scale);
-
-/// The activation from forward to backward.
-void keep_gate(torch::autograd::AutogradContext* context, GateActivation gate);
-[[nodiscard]] GateActivation kept_gate(torch::autograd::AutogradContext* context);
 
 }  // namespace dstrain::ops

@@ -92,7 +92,7 @@ class SumsOfA {
     if (trains_a(terms)) partial_ = scratch(du, {rank_of(terms), splits_ * columns_});
   }
   [[nodiscard]] bool wanted() const { return partial_.defined(); }
-  /// Of the next launch; null: not wanted.
+  /// Where the next launch puts them; null: not wanted.
   [[nodiscard]] float* next() const {
     return wanted() ? partial_.narrow(0, before_, 1).mutable_data_ptr<float>() : nullptr;
   }

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
+#include "engine/kernels/activation/gate_context.h"
 #include "engine/kernels/activation/swiglu.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/linear_map.h"
