@@ -5,8 +5,9 @@ import tempfile
 
 from support import expect_success, only_run, run
 
+SMALL = ["--set", "model.width=64", "--set", "model.mlp_width=64", "--set", "model.heads=2"]
 SHORT = ["recipes/quickstart.yaml", "--ranks", 2, "--set", "run.epochs=0", "--set", "run.evaluate=4", "--set", "batch.global=64",
-         "--set", "batch.micro=32", "--set", "model.layers=2"]
+         "--set", "batch.micro=32", "--set", "model.layers=2", *SMALL]
 
 
 def launch(folder, steps, *settings, code=0, resume=None):
@@ -86,7 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
     text = expect_success(run("evaluate", whole / f"checkpoints/step-{kept(scratch / 'whole-loss')[-1]:08}", "--ranks", 2))
     assert f"step-{kept(scratch / 'whole-loss')[-1]:08}: accuracy" in text, text
     expect_success(run("checkpoint", "export", whole, scratch / "folder"))
-    text = expect_success(run("evaluate", "quickstart", "--ranks", 1, "--set", f"model.weights={scratch / 'folder'}", "--set", "model.layers=2",
+    text = expect_success(run("evaluate", "quickstart", "--ranks", 1, "--set", f"model.weights={scratch / 'folder'}", "--set", "model.layers=2", *SMALL,
                               "--set", f"run.output={scratch / 'folder-runs'}"))
     got = json.loads(next((scratch / "folder-runs").glob("*/evaluation.json")).read_text())
     assert abs(got["loss"] - found["value"]) <= 1e-6 * found["value"] and "the recipe's weights: accuracy" in text, (got, found)

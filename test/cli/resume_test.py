@@ -9,6 +9,7 @@ from support import copy_until, expect_success, losses, metrics, only_run, run, 
 STEPS = 12
 HALF = STEPS // 2
 SHORT = ["--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=48", "--set", "batch.micro=8",
+         "--set", "model.layers=2", "--set", "model.width=64", "--set", "model.mlp_width=64", "--set", "model.heads=2",
          "--set", "run.evaluate=never", "--set", f"run.checkpoint.every={STEPS // 4}", "--set", "run.checkpoint.keep=3"]
 
 
@@ -68,14 +69,13 @@ with tempfile.TemporaryDirectory() as scratch:
     text = launch(scratch / "grown", 1, *settings, "--set", "run.steps=3", "--resume", only_run(scratch / "grown"))
     assert "changed since the checkpoint: 28 training samples, were 20" in text, text
 
-    # Any ZeRO stage from any other: saved under stage 2, resumed under the others.
-    for stage in (0, 1, 3):
-        resumed = scratch / f"stage{stage}" / whole.name
-        copy_until(whole, resumed, HALF)
-        launch(scratch / f"stage{stage}", 3, "--resume", resumed, "--set", f"parallel.zero.stage={stage}")
-        found = losses(resumed)
-        for step in range(HALF + 1, STEPS + 1):
-            assert abs(found[step] - expected[step]) <= 1e-5 * abs(expected[step]), (stage, step)
+    # Another ZeRO stage; train/layout_matrix_test.cpp has any from any other.
+    resumed = scratch / "stage3" / whole.name
+    copy_until(whole, resumed, HALF)
+    launch(resumed.parent, 3, "--resume", resumed, "--set", "parallel.zero.stage=3")
+    found = losses(resumed)
+    for step in range(HALF + 1, STEPS + 1):
+        assert abs(found[step] - expected[step]) <= 1e-5 * abs(expected[step]), (step, found[step], expected[step])
 
     # Every optimizer: bit for bit at the same number of ranks, and under another stage.
     for name, keys in (("lion", ["optimizer.name=lion", "optimizer.lr=1e-4"]), ("muon", ["optimizer.name=muon", "optimizer.lr=2e-3"]),

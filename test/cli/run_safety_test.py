@@ -93,10 +93,11 @@ def test_limits(folder):
 
 
 def test_numbers_that_are_none(folder):
-    for command in (["bench", "images", QUICKSTART, "--rate"], ["bench", "images", QUICKSTART, "--seconds"], ["plan", QUICKSTART, "--network"],
-                    ["trace", "merge", folder, "--min-us"], ["trace", "diff", folder, folder, "--fail-above"],
-                    ["launch", QUICKSTART, "--hang-timeout"], ["plan", QUICKSTART, "--ranks"]):
-        for number in ("nan", "NaN", "-nan", "inf", "1e400"):
+    # One option of the engine and one of the program see all of them; the others of the same reader two.
+    for command in (["bench", "images", QUICKSTART, "--rate"], ["launch", QUICKSTART, "--hang-timeout"],
+                    ["bench", "images", QUICKSTART, "--seconds"], ["plan", QUICKSTART, "--network"], ["plan", QUICKSTART, "--ranks"],
+                    ["trace", "merge", folder, "--min-us"], ["trace", "diff", folder, folder, "--fail-above"]):
+        for number in ("nan", "1e400", *(("NaN", "-nan", "inf") if command[-1] in ("--rate", "--hang-timeout") else ())):
             done = run(*command, number, timeout=60)
             assert done.returncode == 64 and command[-1] in done.stderr, (command, number, done.returncode, done.stderr)
 

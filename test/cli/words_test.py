@@ -46,7 +46,8 @@ for command in (["launch", *words, "--dry-run"], ["verify", *words, "--steps", 1
     assert "quickstart.yaml with parallel.zero.stage=3, batch.micro=8, batch.global=16, run.steps=0, run.epochs=1 on 2 ranks" in text, text
 plan = json.loads(run("plan", *words, "--json").stdout)
 assert plan["world_size"] == 2 and "ZeRO-3" in expect_success(run("plan", *words)), plan
-bench = expect_success(run("bench", "run", *words, "--steps", 2, "--warmup", 0, "--repeat", 1, "-o", scratch / "bench"))
+bench = expect_success(run("bench", "run", *words, "--steps", 2, "--warmup", 0, "--repeat", 1, "--set", "data.subset=64",
+                           "--set", "run.evaluate=never", "-o", scratch / "bench"))
 assert "quickstart-recipe-2-ranks-1" in bench, bench
 for command in ("launch", "plan", "verify"):
     refused(run(command, *words, "--ranks", 2), "given twice")

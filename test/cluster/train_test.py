@@ -141,18 +141,18 @@ def train_by_slurm(slurm, nodes):
     print(f"{nodes} nodes: pre-empted at step {stopped_at}, put back, equal bit for bit", flush=True)
 
 
-parts = sys.argv[1:] or ["slurm", "lost", "crashed"]
+parts = sys.argv[1:] or ["slurm", "lost", "lost_saving", "crashed"]
 with Hosts(4) as hosts:
     if "slurm" in parts:
         slurm = Slurm(hosts)
         train_by_slurm(slurm, 2)
         train_by_slurm(slurm, 4)
         hosts.slurm_down()
-    if "lost" in parts or "crashed" in parts:
+    if set(parts) - {"slurm"}:
         cluster = Cluster(hosts)
         unbroken = train_by_hostfile(cluster)
-    if "lost" in parts:
-        for in_save in (False, True):
+    for part, in_save in (("lost", False), ("lost_saving", True)):
+        if part in parts:
             lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save)
             lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save)
     if "crashed" in parts:
