@@ -423,7 +423,7 @@ ModelNames list_names() {
     // GPT-2's name is also that of its first model.
     if (family.by_name || published_model(family.name) != nullptr) continue;
     names.add(family.name,
-              fmt::format("a {} of the sizes below or of model.weights", family.title));
+              fmt::format("{} of the sizes below or of model.weights", family.title));
   }
   for (const ModelFamily& family : kFamilies) {
     for (const PublishedModel& model : family.published)

@@ -32,12 +32,12 @@ using Terms = std::vector<LowRankTerm>;
 [[nodiscard]] at::Tensor wide_gradient(const at::Tensor& du, const at::Tensor& x,
                                        const Terms& terms, bool for_input);
 
-/// The same through x = act(gate) up, which is made again: the gradient of gate and up. `dh` is
-/// that of x but for the term.
+/// The same of one term through x = act(gate) up, which a kernel makes again: the gradient of gate
+/// and up. `gate_up` [M, 2K] holds gate, then up; `dh` is the gradient of x but for the term. Only
+/// where gated_in_kernels: on a GPU, with numbers of 16 bits and sizes that are multiples of 8.
 [[nodiscard]] at::Tensor gated_gradient(const at::Tensor& du, const at::Tensor& dh,
                                         const at::Tensor& gate_up, GateActivation gate,
                                         const Terms& terms);
-
 [[nodiscard]] bool gated_in_kernels(const at::Tensor& gate_up, const Terms& terms);
 
 }  // namespace dstrain::ops
