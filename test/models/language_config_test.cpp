@@ -308,6 +308,10 @@ TEST_CASE("tensor ranks do not cut tensors that files join", "[models]") {
 }
 
 TEST_CASE("samples are no longer than the positions that a model has learnt", "[models]") {
+  CHECK(make_model(test::small_bloom_config(), {.sequence = 65'536}).sequence == 65'536);
+  CHECK_THROWS_WITH(make_model(test::small_bloom_config(), {.sequence = 65'537}),
+                    Catch::Contains("data.sequence: 65537 tokens, but the linear biases of BLOOM "
+                                    "are computed for at most 65536"));
   const test::TempDir folder;
   const std::string path = (folder / "config.json").string();
   CHECK(make_model(test::small_gpt2_config(), {.sequence = 1024}).sequence == 1024);

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "engine/base/error.h"
+#include "engine/kernels/attention/kernels.h"
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/models/token_stem.h"
@@ -48,12 +50,24 @@ std::unique_ptr<Block> make_layer(const BloomConfig& config, const ModelInputs& 
           config.mlp_width, ops::Gelu::tanh, initial(config), inputs.splits.tensor));
 }
 
+/// Error{usage} where samples are longer than linear biases are exact, or ranks cannot share
+/// layers.
+void check_inputs(const BloomConfig& config, const ModelFamily& family, const ModelInputs& inputs) {
+  if (inputs.sequence > kernels::kAlibiPositions)
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("data.sequence: {} tokens, but the linear biases of {} are computed for "
+                    "at most {}",
+                    inputs.sequence, family.title, kernels::kAlibiPositions),
+        fmt::format("use at most {}", kernels::kAlibiPositions));
+  require_tensor_degree(config, inputs.splits.tensor);
+}
+
 }  // namespace
 
 Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
   BloomConfig config = bloom_config(recipe, family);
-  const AxisPart& tensor = inputs.splits.tensor;
-  require_tensor_degree(config, tensor);
+  check_inputs(config, family, inputs);
   config.sequence = inputs.sequence;
   std::string config_json = bloom_config_json(config, family);
   config.sequence = inputs.own_tokens();
