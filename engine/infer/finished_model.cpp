@@ -135,10 +135,12 @@ FinishedModel open_folder(const fs::path& folder, const FinishedModelOptions& op
   FinishedModel found{
       .model = make_model(recipe.model, inputs), .tokenizer = folder, .what = folder.string()};
   require_modality(found.model, options, found.what);
-  ModelInputs of_token = inputs;
-  of_token.sequence = 1;
-  Model sized = make_model(recipe.model, of_token);
-  require_sizes(recipe.model, sized, options);
+  if (options.device.is_cuda()) {
+    ModelInputs of_token = inputs;
+    of_token.sequence = 1;
+    Model sized = make_model(recipe.model, of_token);
+    require_sizes(recipe.model, sized, options);
+  }
   if (options.modality == Modality::images) require_classifier(folder, found.model);
   std::optional<Model> made;
   const auto make = [&] { made = make_trainable_model(recipe, inputs); };

@@ -76,6 +76,20 @@ __device__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t from) {
   }
 }
 
+/// Where a lane's row of the four matrices of a tile [16, 16] lies, for load_matrices: the second
+/// matrix is below the first one,
+template <typename T>
+__device__ std::uint32_t matrices_by_rows(const T* tile, int pitch) {
+  const int i = static_cast<int>(threadIdx.x) % kWarp;
+  return shared_address(tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8);
+}
+/// or beside it.
+template <typename T>
+__device__ std::uint32_t matrices_by_columns(const T* tile, int pitch) {
+  const int i = static_cast<int>(threadIdx.x) % kWarp;
+  return shared_address(tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8);
+}
+
 /// The transposed matrix [8, 8] of 16-bit elements that a warp holds.
 __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t to;
@@ -90,20 +104,16 @@ struct Left {
   /// The tile from `tile` on, in shared memory.
   template <typename T>
   __device__ static Left of_rows(const T* tile, int pitch) {
-    const int i = static_cast<int>(threadIdx.x) % kWarp;
-    const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Left left;
-    load_matrices<false>(left.value, shared_address(from));
+    load_matrices<false>(left.value, matrices_by_rows(tile, pitch));
     return left;
   }
 
   /// Its rows are the 16 columns from `tile` on.
   template <typename T>
   __device__ static Left of_columns(const T* tile, int pitch) {
-    const int i = static_cast<int>(threadIdx.x) % kWarp;
-    const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
     Left left;
-    load_matrices<true>(left.value, shared_address(from));
+    load_matrices<true>(left.value, matrices_by_columns(tile, pitch));
     return left;
   }
 
@@ -130,20 +140,16 @@ struct Right {
   /// Its columns are the 16 rows from `tile` on.
   template <typename T>
   __device__ static Right of_rows(const T* tile, int pitch) {
-    const int i = static_cast<int>(threadIdx.x) % kWarp;
-    const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
     Right right;
-    load_matrices<false>(right.value, shared_address(from));
+    load_matrices<false>(right.value, matrices_by_columns(tile, pitch));
     return right;
   }
 
   /// Its rows are the 16 rows from `tile` on.
   template <typename T>
   __device__ static Right of_columns(const T* tile, int pitch) {
-    const int i = static_cast<int>(threadIdx.x) % kWarp;
-    const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Right right;
-    load_matrices<true>(right.value, shared_address(from));
+    load_matrices<true>(right.value, matrices_by_rows(tile, pitch));
     return right;
   }
 };

@@ -117,16 +117,8 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, 3)
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLowRankColumns +
                               lane.warp * kSpan + lane.index % 4 * kPack;
   const bool inside = column < a.columns;
-  for (int t = 0; t < block.tiles; ++t) {
-    uint4 low{}, high{};
-    if (inside) low = pack_at<T>(block.rows[t], lane.row, a.columns, column);
-    if (inside && block.count[t] > kHalf)
-      high = pack_at<T>(block.rows[t], lane.row + kHalf, a.columns, column);
-    right_of_a[lane.warp][t][0][lane.index] = {transposed(low.x), transposed(high.x)};
-    right_of_a[lane.warp][t][1][lane.index] = {transposed(low.y), transposed(high.y)};
-    right_of_a[lane.warp][t][2][lane.index] = {transposed(low.z), transposed(high.z)};
-    right_of_a[lane.warp][t][3][lane.index] = {transposed(low.w), transposed(high.w)};
-  }
+  for (int t = 0; t < block.tiles; ++t)
+    keep_right_of_a<T>(block, t, lane, a.columns, column, inside, right_of_a[lane.warp][t]);
   const std::int64_t tiles = (a.rows + kTile - 1) / kTile,
                      begin = tiles * blockIdx.y / gridDim.y * kTile,
                      end_of_tiles = tiles * (blockIdx.y + 1) / gridDim.y * kTile,
@@ -255,17 +247,7 @@ __global__ void __launch_bounds__(kGradientsWarps* kWarp, 3)
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       if (t < block.part[p].first_tile || t >= block.part[p].end_tile) continue;
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        if (below * kHalf >= block.count[t]) break;
-        const std::int64_t row = block.column[t] - part.column + lane.row + below * kHalf;
-        float* const at = to + (blockIdx.y * part.rank + row) * a.columns + column;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          *reinterpret_cast<float2*>(at + 2 * j) = {scale * sums[t][j][2 * below],
-                                                    scale * sums[t][j][2 * below + 1]};
-        }
-      }
+      write_sums(block, t, lane, part, scale, a.columns, column, sums[t], to);
     }
     to += gridDim.y * part.rank * a.columns;
   }
@@ -296,10 +278,7 @@ void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
 
 template <typename T>
 void launch_gradients(const LowRankGradients& a, cudaStream_t stream) {
-  const int tiles = a.parts.tiles(kTile);
-  if (tiles == 1) return launch_gradients<T, 1>(a, stream);
-  if (tiles == 2) return launch_gradients<T, 2>(a, stream);
-  tiles == 3 ? launch_gradients<T, 3>(a, stream) : launch_gradients<T, 4>(a, stream);
+  with_tiles(a.parts, [&](auto tiles) { launch_gradients<T, decltype(tiles)::value>(a, stream); });
 }
 
 }  // namespace

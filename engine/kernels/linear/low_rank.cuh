@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "engine/base/philox.h"
 #include "engine/kernels/activation/drop_draw.h"
 #include "engine/kernels/device.cuh"
@@ -97,6 +99,49 @@ template <typename T>
 __device__ __forceinline__ uint4 pack_at(const void* rows, std::int64_t row, std::int64_t stride,
                                          std::int64_t column) {
   return *reinterpret_cast<const uint4*>(static_cast<const T*>(rows) + row * stride + column);
+}
+
+/// Keeps a lane's pairs of tile `t` of a as right operands of du a, one for each pair of its pack
+/// at `column`; zeros where that is not `inside`.
+template <typename T>
+__device__ __forceinline__ void keep_right_of_a(const BlockParts<kTile>& block, int t,
+                                                const Lane& lane, std::int64_t columns,
+                                                std::int64_t column, bool inside,
+                                                uint2 (&to)[4][kWarp]) {
+  uint4 low{}, high{};
+  if (inside) low = pack_at<T>(block.rows[t], lane.row, columns, column);
+  if (inside && block.count[t] > kHalf)
+    high = pack_at<T>(block.rows[t], lane.row + kHalf, columns, column);
+  to[0][lane.index] = {transposed(low.x), transposed(high.x)};
+  to[1][lane.index] = {transposed(low.y), transposed(high.y)};
+  to[2][lane.index] = {transposed(low.z), transposed(high.z)};
+  to[3][lane.index] = {transposed(low.w), transposed(high.w)};
+}
+
+/// Writes the sums of tile `t` of a part to its rows of `to`, [splits, rank, columns].
+__device__ __forceinline__ void write_sums(const BlockParts<kTile>& block, int t, const Lane& lane,
+                                           const LowRankPart& part, float scale,
+                                           std::int64_t columns, std::int64_t column,
+                                           const float (&sums)[4][4], float* to) {
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    if (lane.row + below * kHalf >= block.count[t]) break;
+    const std::int64_t row = block.column[t] - part.column + lane.row + below * kHalf;
+    float* const at = to + (blockIdx.y * part.rank + row) * columns + column;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      *reinterpret_cast<float2*>(at + 2 * j) = {scale * sums[j][2 * below],
+                                                scale * sums[j][2 * below + 1]};
+  }
+}
+
+/// Calls `body` with the tiles of a launch, 1 to 4, as a constant.
+template <typename Body>
+void with_tiles(const LowRankParts& parts, const Body& body) {
+  const int tiles = parts.tiles(kTile);
+  if (tiles == 1) return body(std::integral_constant<int, 1>{});
+  if (tiles == 2) return body(std::integral_constant<int, 2>{});
+  tiles == 3 ? body(std::integral_constant<int, 3>{}) : body(std::integral_constant<int, 4>{});
 }
 
 }  // namespace dstrain::kernels::cuda

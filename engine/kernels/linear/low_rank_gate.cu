@@ -53,16 +53,8 @@ __global__ void __launch_bounds__(kGateWarps* kWarp, 3) low_rank_gate_kernel(con
   const bool inside = own_column < a.columns;
   const std::int64_t column = inside ? own_column : 0;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    uint4 low{}, high{};
-    if (inside) low = pack_at<T>(block.rows[t], lane.row, a.columns, column);
-    if (inside && block.count[t] > kHalf)
-      high = pack_at<T>(block.rows[t], lane.row + kHalf, a.columns, column);
-    right_of_a[lane.warp][t][0][lane.index] = {transposed(low.x), transposed(high.x)};
-    right_of_a[lane.warp][t][1][lane.index] = {transposed(low.y), transposed(high.y)};
-    right_of_a[lane.warp][t][2][lane.index] = {transposed(low.z), transposed(high.z)};
-    right_of_a[lane.warp][t][3][lane.index] = {transposed(low.w), transposed(high.w)};
-  }
+  for (int t = 0; t < kTiles; ++t)
+    keep_right_of_a<T>(block, t, lane, a.columns, column, inside, right_of_a[lane.warp][t]);
   const std::int64_t tiles = (a.rows + kTile - 1) / kTile,
                      begin = tiles * blockIdx.y / gridDim.y * kTile,
                      end_of_tiles = tiles * (blockIdx.y + 1) / gridDim.y * kTile,
@@ -172,18 +164,8 @@ __global__ void __launch_bounds__(kGateWarps* kWarp, 3) low_rank_gate_kernel(con
   const LowRankPart& part = a.parts.part[0];
   const float scale = part.scale_of_a * block.part[0].factor;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (lane.row + i * kHalf >= block.count[t]) break;
-      const std::int64_t row = block.column[t] - part.column + lane.row + i * kHalf;
-      float* const at = a.partial + (blockIdx.y * part.rank + row) * a.columns + column;
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        *reinterpret_cast<float2*>(at + 2 * j) = {scale * sums[t][j][2 * i],
-                                                  scale * sums[t][j][2 * i + 1]};
-    }
-  }
+  for (int t = 0; t < kTiles; ++t)
+    write_sums(block, t, lane, part, scale, a.columns, column, sums[t], a.partial);
 }
 
 template <typename T, GateActivation kActivation, int kTiles>
@@ -199,11 +181,9 @@ void launch(const LowRankGate& a, cudaStream_t stream) {
 template <typename T>
 void launch(const LowRankGate& a, cudaStream_t stream) {
   with_gate(a.gate, [&](auto gate) {
-    constexpr GateActivation kActivation = decltype(gate)::value;
-    const int tiles = a.parts.tiles(kTile);
-    if (tiles == 1) return launch<T, kActivation, 1>(a, stream);
-    if (tiles == 2) return launch<T, kActivation, 2>(a, stream);
-    tiles == 3 ? launch<T, kActivation, 3>(a, stream) : launch<T, kActivation, 4>(a, stream);
+    with_tiles(a.parts, [&](auto tiles) {
+      launch<T, decltype(gate)::value, decltype(tiles)::value>(a, stream);
+    });
   });
 }
 

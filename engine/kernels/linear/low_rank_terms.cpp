@@ -19,6 +19,8 @@ namespace {
 
 using kernels::LowRankParts;
 
+constexpr std::int64_t kPack = 8;  // elements of 16 bits that kernels move at once
+
 bool masked(const Terms& terms) {
   return std::ranges::any_of(terms, [](const LowRankTerm& term) { return term.mask.share > 0; });
 }
@@ -37,7 +39,6 @@ at::Tensor joined(const Terms& terms, const at::Tensor& x) {
 
 /// The kernels take these terms; `rows` are as x is.
 bool in_kernels(const Terms& terms, const at::Tensor& rows, std::int64_t columns) {
-  constexpr std::int64_t kPack = 8;
   if (!rows.is_cuda() || !kernels::cuda::multiplies(kernel_dtype(rows)) || columns % kPack != 0)
     return false;
   return std::ranges::all_of(terms, [&](const LowRankTerm& term) {
@@ -137,7 +138,7 @@ at::Tensor gradients_in_kernels(const at::Tensor& du, const at::Tensor& x, const
 
 /// Where one read of dy for both gradients is faster than a product for each.
 bool outputs_in_kernel(const LowRankTerm& term, const at::Tensor& dy, const at::Tensor& u) {
-  constexpr std::int64_t kPack = 8, kManyColumns = 4096;
+  constexpr std::int64_t kManyColumns = 4096;
   const std::int64_t columns = term.b->shape.front(), rank = term.b->shape.back();
   return dy.is_cuda() && kernels::cuda::multiplies(kernel_dtype(dy)) && term.b->trainable &&
          columns >= kManyColumns && columns % kPack == 0 && term.column % kPack == 0 &&
@@ -198,12 +199,13 @@ at::Tensor narrow_gradient(const at::Tensor& dy, const at::Tensor& u, const Term
                            bool wanted) {
   const at::Tensor du = at::empty({dy.size(0), rank_of(terms)}, dy.options());
   const std::vector<at::Tensor> du_parts = by_term(du, terms);
+  std::vector<at::Tensor> u_parts(terms.size());
+  if (u.defined()) u_parts = by_term(u, terms);
   for (std::size_t t = 0; t < terms.size(); ++t) {
     const LowRankTerm& term = terms[t];
-    const at::Tensor& up = value_of(*term.b, dy);
+    const at::Tensor &own_u = u_parts[t], &up = value_of(*term.b, dy);
     const std::int64_t columns = up.size(0), rank = up.size(1);
     const at::Tensor own = dy.narrow(1, term.column, columns);
-    const at::Tensor own_u = term.b->trainable ? by_term(u, terms)[t] : at::Tensor();
     if (wanted && outputs_in_kernel(term, dy, own_u)) {
       const std::int64_t splits = kernels::low_rank_output_splits(dy.size(0), columns);
       const at::Tensor sums = scratch(dy, {splits, columns * rank}),
